@@ -1,1 +1,1 @@
-"""HTTP as every process of ours serves it, in a thread of its own. Needs the extra ``http``."""
+"""The HTTP server of brokers and service instances, in a thread of its own. Needs the extra ``http``."""

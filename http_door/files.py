@@ -1,4 +1,4 @@
-"""Files that are served as they are: nothing is built, nothing comes from elsewhere. They are read once."""
+"""Files that are served unchanged: nothing is built or loaded from elsewhere. Each is read once."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _FORM = b"<!-- bulk.html -->\n"
 
 
 def text_of(package: str, name: str) -> bytes:
-    """A file of a package."""
+    """The text of a file of a package."""
     return files(package).joinpath(name).read_bytes()
 
 
 def add_file(app: web.Application, path: str, kind: str, texts: Sequence[bytes]) -> None:
-    """Add a route that answers some texts, one behind the other."""
+    """Add a route that answers the given texts, joined."""
     app.router.add_get(path, _serving(b"\n".join(texts), kind))
 
 
 def add_page_files(app: web.Application, own: str, *, styles: bool = False) -> None:
-    """Add the routes of a page: what all pages share, and what the package ``own`` has of it behind that.
+    """Add the routes of a page: the parts that all pages share, followed by those of the package ``own``.
 
-    ``styles``: whether it has styles of its own, too.
+    ``styles``: whether ``own`` has styles, too.
     """
     page, form = text_of(own, "page.html"), text_of(_COMMON, "bulk.html")
     own_styles = [text_of(own, "page.css")] if styles else []

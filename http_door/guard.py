@@ -1,9 +1,9 @@
-"""What every application of the door does round its handlers: who may come from where, errors as JSON, headers.
+"""Wraps the handlers of every application of the door: checks of host and origin, errors as JSON, headers.
 
-A browser sends what any page tells it to. So a request is answered only if its ``Host`` is an address, ``localhost``
-or the name that ``Origin`` has too (a name that an attacker points at 127.0.0.1 is none of these), and one that changes
-something only with ``Content-Type: application/json``, which a page of another origin cannot send without being asked
-for permission, and never if the browser says that it comes from another site.
+A browser sends any request that a page tells it to. So a request is answered only if its ``Host`` is an IP address,
+``localhost``, or the same name as in ``Origin``. (A name that an attacker points at 127.0.0.1 is none of these.) A
+request that changes something also needs ``Content-Type: application/json``, which a page of another origin cannot send
+without permission. And it is refused if the browser says that it comes from another site.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ Guarded = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 
 def json_answer(document: object, status: int = 200) -> web.Response:
-    """Make an answer of a document."""
+    """Make a JSON response from a document."""
     return web.Response(body=dumps(document), status=status, content_type="application/json")
 
 
 def guard(answer: Guarded, whose: str) -> Any:
-    """Make the middleware round ``answer``, which lets a request in and has it handled.
+    """Make the middleware around ``answer``, which checks access and calls the handler.
 
-    ``whose``: the process, in texts: ``broker``.
+    ``whose``: the name of the process in texts, such as ``broker``.
     """
 
     @web.middleware
@@ -78,15 +78,15 @@ def _error(status: int, text: str, headers: Mapping[str, str] | None = None) -> 
 
 
 def shows_token(request: web.Request, token: str) -> bool:
-    """Whether a request shows a token (``Authorization: Bearer …``)."""
+    """Whether a request carries this token (``Authorization: Bearer …``)."""
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
-    # What comes need not be text: bytes that are none arrive as surrogates.
+    # The header need not be text: bytes that are not arrive as surrogates.
     shown = given.encode("utf-8", "surrogateescape")
     return bool(token) and kind.lower() == "bearer" and hmac.compare_digest(shown, token.encode())
 
 
 def check_origin(request: web.Request, whose: str) -> None:
-    """Refuse a request that another site's page may have caused.
+    """Refuse a request that a page of another site may have caused.
 
     Raises HTTPForbidden, or HTTPUnsupportedMediaType for a body that is not JSON.
     """
@@ -105,7 +105,7 @@ def check_origin(request: web.Request, whose: str) -> None:
 
 
 def check_site(request: web.Request) -> None:
-    """Refuse a request that the page of another site makes, as far as the browser says so. Raises HTTPForbidden."""
+    """Refuse a request if the browser says that a page of another site made it. Raises HTTPForbidden."""
     host = (request.headers.get("Host") or "")[: _NAME_CHARS_MAX + 8]
     origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "none")
     if site not in ("none", "same-origin") or (origin is not None and origin.partition("://")[2] != host):

@@ -1,4 +1,4 @@
-"""The sockets of the HTTP door, and nothing else of it: bound early, listened on by the door's own thread."""
+"""The sockets of the HTTP door, and nothing else. They are bound early; the door's own thread listens on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BACKLOG = 128
 
 
 class BoundSocket(NamedTuple):
-    """A socket that is bound and does not listen yet, and its port."""
+    """A bound socket that does not listen yet, and its port."""
 
     sock: socket.socket
     port: int

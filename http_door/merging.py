@@ -1,6 +1,6 @@
-"""What several shards answered as one answer: sums, and lists in one order.
+"""Merges the answers of several shards: sums, and lists in one order.
 
-Shards give out the same offsets, so a place in the common order is due time, offset and name (or number) of the shard.
+Different shards use the same offsets. So a place in the common order is due time, offset and shard (name or number).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _Shard = TypeVar("_Shard", bound=int | str)
 def merged_pages(
     pages: Mapping[_Shard, Document], begun: Mapping[_Shard, str], limit: int
 ) -> tuple[list[tuple[_Shard, Document]], dict[_Shard, str | None]]:
-    """Merge listings: rows with their shards, at most ``limit``, and where each shard goes on.
+    """Merge lists: returns at most ``limit`` rows with their shards, and where each shard continues.
 
-    A shard that has not looked at all of its messages may still have some behind its cursor. So nothing is shown that
-    lies behind the first cursor.
+    A shard that has not looked at all of its messages may have more of them after its cursor. So no row after the first
+    of these cursors is shown.
     """
     places: list[Any] = [(*cursor_place(page["next"]), shard) for shard, page in pages.items() if page["next"]]
     behind = min(places, default=None)
@@ -45,17 +45,17 @@ def merged_pages(
 
 
 def first_of(values: Iterable[Any]) -> Any:
-    """The least of those that are there; None if none is."""
+    """The least of the values that are not None; None if all are."""
     return min((value for value in values if value is not None), default=None)
 
 
 def last_of(values: Iterable[Any]) -> Any:
-    """The greatest of those that are there; None if none is."""
+    """The greatest of the values that are not None; None if all are."""
     return max((value for value in values if value is not None), default=None)
 
 
 def summed_counts(found: Sequence[Document]) -> dict[str, Any]:
-    """Add counts up; where to go on is for the caller to say."""
+    """Add up counts. The caller adds the cursor."""
     return {
         "count": sum(one["count"] for one in found),
         "bytes": sum(one["bytes"] for one in found),
@@ -86,7 +86,7 @@ def summed_topics(found: Iterable[Document]) -> list[Document]:
 
 
 def merged_forecasts(found: Sequence[Document]) -> dict[str, Any]:
-    """Add forecasts over one range up."""
+    """Add up forecasts of the same range."""
     bars: Counter[int] = Counter()
     for one in found:
         bars.update(dict(one["bars"]))

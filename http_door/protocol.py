@@ -1,6 +1,6 @@
-"""What is said to a request that no handler gets, because it cannot be read: JSON in our words, as everywhere.
+"""Answers requests that cannot be parsed and so reach no handler: with JSON, like all other errors.
 
-What cannot be read is its sender's fault, and does not fill the log: who asks may be anybody.
+Such a request is its sender's fault. It is not logged, because anybody could fill the log with them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def protocol_kwargs() -> dict[str, Any]:
     """Limits of a connection."""
     return {
         "access_log": None,
-        "auto_decompress": False,  # a small body may unpack to a thousand times as much, also one that nobody reads
+        "auto_decompress": False,  # a small compressed body may expand a thousandfold, even if no handler reads it
         "keepalive_timeout": 30,
         "max_line_size": LINE_MAX_BYTES,
         "max_field_size": LINE_MAX_BYTES,
@@ -40,7 +40,7 @@ class DoorProtocol(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what went wrong outside of the handlers; the base class has logged it if the fault is ours."""
+        """Answer an error outside of the handlers. The base class has logged it if the fault is ours."""
         super().handle_error(request, status, exc, message)
         if isinstance(exc, LineTooLong):
             status, text = (
@@ -57,9 +57,9 @@ class DoorProtocol(web.RequestHandler):
 
 
 async def read_body(request: web.Request, within_s: float) -> None:
-    """Read the body of a request, once for all who look at it; it may take so long to come.
+    """Read the body of a request, once for all handlers that use it, within a time limit.
 
-    Raises HTTPException: it is too long, it does not come, it breaks off, it is packed.
+    Raises HTTPException if the body is too long, late, incomplete or compressed.
     """
     coding = request.headers.get("Content-Encoding", "identity")
     if coding.lower() != "identity":
@@ -69,12 +69,12 @@ async def read_body(request: web.Request, within_s: float) -> None:
             await request.read()
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"the body is not there after {within_s:g} s") from None
-    except ConnectionError:  # nobody is there to hear it
+    except ConnectionError:  # the client is gone
         raise web.HTTPBadRequest(text="the connection has ended within the body") from None
     except web.RequestPayloadError:
         raise web.HTTPBadRequest(text="the body cannot be read: its length is wrong") from None
 
 
 def is_senders_fault(error: BaseException | None) -> bool:
-    """Whether an error is that of who sent the request."""
+    """Whether an error is the fault of the sender of the request."""
     return isinstance(error, HttpProcessingError | web.RequestPayloadError)

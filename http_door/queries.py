@@ -1,7 +1,7 @@
-"""What a request asks for, as values of `store.put.pending_api`; `PendingError` says what is wrong with it.
+"""Reads requests as values of `store.put.pending_api`. `PendingError` says what is wrong with a request.
 
-Times are whole milliseconds since 1970. What looks like seconds, or has more digits than a time can have, is refused
-with the value: nothing is guessed.
+Times are epoch milliseconds. A value that looks like seconds, or that has more digits than a time can have, is refused:
+nothing is guessed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _text(name: str, text: object) -> str:
 
 
 def known_only(given: Mapping[str, object], known: frozenset[str]) -> None:
-    """Refuse what nobody would look at: a misspelt filter would match everything. Raises PendingError."""
+    """Refuse unknown names: a misspelt filter would match everything. Raises PendingError."""
     seen = set()
     for name, _ in given.items():  # noqa: PERF102 - the keys of a MultiDict alone come once each
         if name not in known:
@@ -74,7 +74,7 @@ def known_only(given: Mapping[str, object], known: frozenset[str]) -> None:
 
 
 def limit_of(given: Mapping[str, object], usual: int, most: int) -> int:
-    """Read ``limit``."""
+    """Read ``limit``. Raises PendingError."""
     return whole("limit", given.get("limit", usual), 1, most)
 
 
@@ -97,12 +97,12 @@ def query_of(given: Mapping[str, Any], properties: list[str]) -> PendingQuery:
 
 
 def _number(text: str) -> int | str:
-    """Read a number; one that is too long for a time stays a text, which is refused by whoever expects a number."""
+    """Read a number. One that is too long for a time stays a text, which is refused where a number is expected."""
     return int(text) if len(text) <= DIGITS_MAX + 1 else text
 
 
 def read_document(body: bytes) -> dict[str, Any]:
-    """Read the body of a request: an object, or nothing at all. Raises PendingError."""
+    """Read the body of a request: a JSON object, or nothing. Raises PendingError."""
     if not body.strip():
         return {}
     try:
@@ -117,7 +117,7 @@ def read_document(body: bytes) -> dict[str, Any]:
         raise PendingError("the body is no JSON that can be read: it is nested too deeply") from None
     if not isinstance(found, dict):
         raise PendingError(f"the body is no JSON object, but {type(found).__name__}")
-    try:  # names stand in the answer once more, and other shards are asked with the same document
+    try:  # the names are part of the answer, too, and other shards are asked with the same document
         dumps(found)
     except ProtocolError as error:
         raise PendingError(f"the body {error}") from None
@@ -134,7 +134,7 @@ def order_of(verb: PendingVerb, name: PendingName, given: Mapping[str, Any]) -> 
 
 
 def moment_of(given: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Read where to a message is moved: ``due_ms`` or ``by_ms``, the other is None. Raises PendingError."""
+    """Read the new due time of a move: ``due_ms`` or ``by_ms``; the other is None. Raises PendingError."""
     due, by = given.get("due_ms"), given.get("by_ms")
     if (due is None) == (by is None):
         raise PendingError("a move needs either due_ms (when, milliseconds since 1970) or by_ms (by how much)")

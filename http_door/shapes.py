@@ -1,4 +1,4 @@
-"""What is pending, as documents of the API: the same fields whoever answers (``openapi.json``)."""
+"""Pending messages as JSON documents of the API. Broker and service use the same fields (``openapi.json``)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """`DoorThread`: the HTTP ports of a process, in a thread with an event loop of its own.
 
-The loop of the process never runs a line of this. Work that waits for the disk or takes long runs in four threads of
-the door (`http_door.work`).
+Nothing here runs in the process's own loop. Work that waits for the disk or takes long runs in four threads of the door
+(`http_door.work`).
 
-Life: `bind` reserves an address, `start` serves, `stop` ends the thread and frees the addresses.
+Steps: `bind` reserves an address, `start` serves, `stop` ends the thread and frees the addresses.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class DoorThread:
         self._thread: threading.Thread | None = None
 
     def bind(self, host: str, port: int, app: web.Application) -> int:
-        """Reserve an address for an application; the port. Raises OSError."""
+        """Reserve an address for an application; returns the port. Raises OSError."""
         bound = bind(host, port)
         self._ports.append((bound, app))
         return bound.port
 
     def start(self) -> None:
-        """Start the thread; returns when the ports are open. Raises OSError if one cannot be."""
+        """Start the thread; returns when the ports are open. Raises OSError if one cannot be opened."""
         opened = threading.Event()
         failures: list[BaseException] = []
 
@@ -117,7 +117,7 @@ class DoorThread:
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
-    """Whether an error that aiohttp logs is one of ours: a request that is no HTTP is its sender's, who got 400."""
+    """Whether an error that aiohttp logs is ours. A request that is no HTTP is its sender's fault, and gets 400."""
     return not (record.exc_info and is_senders_fault(record.exc_info[1]))
 
 
@@ -125,7 +125,7 @@ logging.getLogger("aiohttp.server").addFilter(_is_our_fault)
 
 
 def _reap(runner: web.AppRunner) -> None:
-    """Close the oldest connections of too many: who opens them and says nothing keeps nobody out."""
+    """If there are too many connections, close the oldest: silent ones must not keep others out."""
     server = runner.server
     if server is None:
         return

@@ -1,4 +1,4 @@
-"""Work for a request in a thread of the door: bounded in number and in time, never in the loop that serves."""
+"""Runs the work of requests in threads of the door, never in its loop. Number and time are bounded."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _T = TypeVar("_T")
 
 
 class NotReadyError(Exception):
-    """The process does not serve this now; the text says why."""
+    """The process does not serve this now. The text says why."""
 
 
 class BusyError(Exception):
-    """Too much is asked for at once, or it took too long; the text gives the figure."""
+    """Too much work at once, or it took too long. The text gives the figure."""
 
 
 class Workroom:
-    """Counts what is under way. Only the door's loop calls it.
+    """Runs work in threads and counts it. Only the door's loop calls it.
 
     >>> async def answer() -> int:
     ...     return await Workroom().run(32, 20.0, sum, [1, 2])
@@ -37,9 +37,9 @@ class Workroom:
     async def run(
         self, waiting_max: int, within_s: float, work: Callable[_P, _T], *args: _P.args, **more: _P.kwargs
     ) -> _T:
-        """Run something in a thread. Raises BusyError, and what it raises.
+        """Run a function in a thread. Raises BusyError, and what the function raises.
 
-        ``waiting_max``: most that wait for a thread or run in one. ``within_s``: after that it is not waited for.
+        ``waiting_max``: most calls that wait for a thread or run in one. ``within_s``: the longest wait, in seconds.
         """
         if self._waiting >= waiting_max:
             raise BusyError(f"{self._waiting} requests are under way, at most {waiting_max} may be")
@@ -55,4 +55,4 @@ class Workroom:
     def _done(self, future: asyncio.Future[_T]) -> None:
         self._waiting -= 1
         if not future.cancelled():
-            future.exception()  # who waited has it; if nobody did, it is no error of the loop
+            future.exception()  # the caller gets it; if nobody waits any more, it is no error of the loop

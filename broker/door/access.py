@@ -1,13 +1,13 @@
-"""Who may do what over HTTP.
+"""Who may do what over HTTP, and how a caller proves who it is.
 
 ==================  =========================================================================================
-``httpToken``       ``Authorization: Bearer TOKEN`` may do everything
-``aclEnable``       ``Authorization: Basic`` with accessKey and secretKey: an admin account may do everything, any other
-                    see and change what is pending in the topics of which it has the right PENDING
-neither             on 127.0.0.1 everybody may do everything; on any other address the door is not opened
+``httpToken``       a request with ``Authorization: Bearer TOKEN`` may do everything
+``aclEnable``       ``Authorization: Basic`` with accessKey and secretKey. An admin account may do everything. Others
+                    may see and change pending messages of the topics for which they have the right PENDING
+neither             on 127.0.0.1 everybody may do everything; on any other address the door does not open
 ==================  =========================================================================================
 
-From which pages: `http_door.guard`.
+`http_door.guard` decides from which web pages requests may come.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Caller", "allow", "why_closed"]
 
 
 class Caller:
-    """Who asks. ``refusal`` of a topic (empty: all topics) says why not, or nothing."""
+    """The caller. ``refusal`` says why it may not use a topic (empty: all topics), or is empty."""
 
     __slots__ = ("_acl", "_key")
 
@@ -39,7 +39,7 @@ class Caller:
         self._key = key
 
     def refusal(self, topic: str) -> str:
-        """Say why the caller may not see (or change) what is pending in a topic; empty if it may."""
+        """Say why the caller may not see (or change) pending messages of a topic; empty if it may."""
         if self._acl is None:
             return ""
         return self._acl.refusal(self._key, topic, PENDING)
@@ -59,7 +59,7 @@ def why_closed(config: BrokerConfig) -> str:
 
 
 def allow(request: web.Request, config: BrokerConfig, acl: Acl | None) -> Caller:
-    """Tell who asks. Raises HTTPUnauthorized."""
+    """Identify the caller. Raises HTTPUnauthorized."""
     token = config.get_text("httpToken")
     if not token and acl is None:
         return Caller()

@@ -1,8 +1,8 @@
-"""The API under ``/api/v1``: see, change and forecast what is pending. ``openapi.json`` beside this file describes it.
+"""The API under ``/api/v1`` for pending messages. ``openapi.json`` beside this file describes it.
 
-An id in a path is whatever `broker.pending.names` reads: the message id of the send's answer, a virtual offset, a
-recall handle, or ``key:KEY`` with ``?topic=``. Offsets are texts in the answers: they are larger than what JavaScript
-can count.
+An id in a path is any name that `broker.pending.names` reads: the message id from the answer to the send, a virtual
+offset, a recall handle, or ``key:KEY`` with ``?topic=``. Offsets in answers are texts, because they are too large for
+JavaScript's numbers.
 """
 
 from __future__ import annotations
@@ -75,20 +75,20 @@ class Api:
     # ------------------------------------------------------------------------------------------------ looking
 
     async def count(self, request: web.Request) -> web.Response:
-        """``GET pending/count``: how many match, all of them."""
+        """``GET pending/count``: the number of all matching messages."""
         query = self._query(request, frozenset(("after",)))
         found = await self._state.work(self._state.control.count, query, request.query.get("after", ""))
         return json_answer(count_document(found))
 
     async def page(self, request: web.Request) -> web.Response:
-        """``GET pending``: what matches, in due order."""
+        """``GET pending``: the matching messages, in due order."""
         query = self._query(request, frozenset(("limit", "after")))
         limit = limit_of(request.query, USUAL_ROWS, PAGE_MAX)
         found = await self._state.work(self._state.control.page, query, limit, request.query.get("after", ""))
         return json_answer({"messages": [self._row(row) for row in found.rows], "next": found.next or None})
 
     async def forecast(self, request: web.Request) -> web.Response:
-        """``GET pending/forecast``: how many come due when."""
+        """``GET pending/forecast``: how many messages come due in each part of a range."""
         given = request.query
         known_only(given, frozenset(("from", "to", "bars", "topic")))
         topic = given.get("topic", "")
@@ -101,7 +101,7 @@ class Api:
         return json_answer(forecast_document(found))
 
     async def get(self, request: web.Request) -> web.Response:
-        """``GET pending/{id}``: one message with its properties and its body."""
+        """``GET pending/{id}``: one message with properties and body."""
         given = request.query
         known_only(given, frozenset(("topic", "body_max")))
         shown = whole("body_max", given.get("body_max", BODY_SHOWN_BYTES), 0, BODY_SHOWN_MAX)
@@ -116,7 +116,7 @@ class Api:
         return json_answer(document, gone if answer.row is None else 200)
 
     async def topics(self, request: web.Request) -> web.Response:
-        """``GET topics``: what is pending by topic, largest first."""
+        """``GET topics``: pending messages by topic, largest first."""
         known_only(request.query, frozenset(("limit",)))
         limit = limit_of(request.query, USUAL_ROWS, PAGE_MAX)
         rows = [row for row in self._state.control.topics() if not _caller(request).refusal(row.topic)]
@@ -134,7 +134,7 @@ class Api:
         return json_answer({"topics": shown, "more": max(0, len(rows) - limit), "known": known})
 
     async def overview(self, request: web.Request) -> web.Response:
-        """``GET overview``: what the page shows above all."""
+        """``GET overview``: the figures at the top of the page."""
         known_only(request.query, frozenset())
         _demand(request, "")
         return json_answer(await self._state.work(overview, self._state))
@@ -146,7 +146,7 @@ class Api:
     # ------------------------------------------------------------------------------------------------ changing
 
     async def change(self, request: web.Request) -> web.Response:
-        """``POST pending/{id}/{verb}``: change one message; the verdict is durable."""
+        """``POST pending/{id}/{verb}``: change one message. The verdict is durable before the answer."""
         known_only(request.query, frozenset(("topic",)))
         name = self._named(request)
         _demand(request, name.topic)
@@ -156,7 +156,7 @@ class Api:
         return json_answer(self._answer(answer), STATUS[answer.verdict])
 
     async def change_matching(self, request: web.Request) -> web.Response:
-        """``POST bulk/{verb}``: change what matches; a dry run unless ``dry_run`` is false. Raises PendingError."""
+        """``POST bulk/{verb}``: change all that match; a dry run unless ``dry_run`` is false. Raises PendingError."""
         known_only(request.query, frozenset())
         given = read_document(await request.read())
         verb = PendingVerb(request.match_info["verb"])
@@ -200,7 +200,7 @@ class Api:
         )
 
     async def _change_named(self, request: web.Request, given: dict[str, Any], verb: PendingVerb) -> web.Response:
-        """The same for messages that are named: each has its own answer, in the order of the names."""
+        """Change messages that are named by ``ids``. Each has its own answer, in the order of the names."""
         orders = orders_of(given, verb, self._state.core.store.store_host)
         _demand(request, given.get("topic", ""))
         dry_run = given.get("dry_run", True)
@@ -249,7 +249,7 @@ def _caller(request: web.Request) -> Caller:
 
 
 def _demand(request: web.Request, topic: str) -> None:
-    """Raise HTTPForbidden unless the caller may see and change what is pending in a topic."""
+    """Raise HTTPForbidden unless the caller may see (or change) pending messages of a topic."""
     refusal = _caller(request).refusal(topic)
     if refusal:
         raise web.HTTPForbidden(text=refusal)

@@ -1,4 +1,4 @@
-"""The applications of the door: the routes of the broker, and round them what `http_door.guard` does."""
+"""The applications of the door: the broker's routes, behind `http_door.guard`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make_app(state: DoorState) -> web.Application:
 
 
 def make_metrics_app(state: DoorState) -> web.Application:
-    """Make the application of the port that only has metrics, as Apache's exporter has it."""
+    """Make the application of the port that serves metrics only, like Apache's exporter."""
     app = web.Application(client_max_size=BODY_MAX_BYTES)
     _add_health(app, state)
     return app

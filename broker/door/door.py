@@ -1,10 +1,10 @@
 """`Door`: the HTTP ports of a broker, in a thread with an event loop of its own (`http_door.thread`).
 
-The broker's loop never runs a line of this. Work that waits for the disk or takes long (commands, listings, writing the
+Nothing here runs in the broker's loop. Work that waits for the disk or takes long (commands, listings, writing the
 metrics) runs in four threads of the door, with pauses, so that the network loop keeps at least half of the interpreter.
 
-Life: `bind` reserves the addresses, `start` serves (``/healthz`` says yes, ``/readyz`` says that the broker recovers),
-`serve` opens the rest when the broker has recovered, `stop` ends the thread.
+Steps: `bind` reserves the addresses. `start` serves ``/healthz`` (yes) and ``/readyz`` (the broker recovers). `serve`
+opens the rest when the broker has recovered. `stop` ends the thread.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Door:
     """The HTTP ports of one broker.
 
     Args:
-        config: Says where to listen, and who may come in.
+        config: Says where to listen, and who has access.
         failure: The error after which the broker accepts no more messages; None while it does.
-        who: Lists the shards, if this broker is one of several.
+        who: Lists the shards, if this broker is a shard.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class Door:
             self.metrics_port = self._thread.bind(*config.metrics_listen, make_metrics_app(self.state))
 
     def start(self) -> None:
-        """Start the thread; returns when the ports are open. Raises OSError if one cannot be."""
+        """Start the thread; returns when the ports are open. Raises OSError if one cannot be opened."""
         self._thread.start()
 
     def attach(self, core: BrokerCore) -> None:
-        """Begin to measure: the broker has recovered, and its threads are not started yet."""
+        """Begin to measure. Call it when the broker has recovered and its threads have not started yet."""
         self.state.attach(core)
 
     def serve(self) -> None:
-        """Serve everything: the broker runs."""
+        """Serve everything. Call it when the broker runs."""
         self.state.running = True
         if self.http_port:
             threading.Thread(target=self.state.look_ahead, name="http-forecast", daemon=True).start()
@@ -76,7 +76,7 @@ class Door:
 
 
 def make_door(config: BrokerConfig, failure: Callable[[], BaseException | None], who: WhoIsThere | None = None) -> Door:
-    """Make a door, not yet bound. Raises ConfigError if it would be open to everybody."""
+    """Make a door, not yet bound. Raises ConfigError if the configuration would let everybody in."""
     reason = why_closed(config)
     if reason:
         raise ConfigError(reason)

@@ -1,4 +1,4 @@
-"""How late deliveries were over the last hours: a histogram a minute, for the page's heat map. In memory only."""
+"""Lateness of deliveries in the last hours, one histogram a minute, for the page's heat map. In memory only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ CELLS_MAX = 360
 
 
 class LatenessHistory:
-    """Differences of a histogram that only grows, a minute each.
+    """Histograms of single minutes, computed from one histogram that only grows.
 
     Args:
-        counts: Reads the histogram: how many in each class, since the start.
+        counts: Reads the growing histogram: the count of each class since the start.
 
     >>> seen = [0, 0]
     >>> history = LatenessHistory(lambda: seen)
@@ -31,7 +31,7 @@ class LatenessHistory:
         self._cells: deque[tuple[int, list[int]]] = deque(maxlen=CELLS_MAX)
 
     def sample(self, now_ms: int) -> None:
-        """Add what was counted since the last call to the present minute."""
+        """Add the counts since the last call to the present minute."""
         counts = list(self._counts())
         new = [now - before for now, before in zip(counts, self._before, strict=True)]
         self._before = counts
@@ -44,5 +44,5 @@ class LatenessHistory:
             self._cells.append((begin_ms, new))
 
     def cells(self) -> list[tuple[int, list[int]]]:
-        """List the minutes, oldest first: when each began, epoch ms, and its counts."""
+        """List the minutes, oldest first: their begin, epoch ms, and their counts."""
         return [(at_ms, list(counts)) for at_ms, counts in list(self._cells)]

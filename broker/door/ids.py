@@ -1,4 +1,4 @@
-"""A bulk change of messages that are named: ``POST bulk/{verb}`` with ``ids`` in the place of a query."""
+"""A bulk change of named messages: ``POST bulk/{verb}`` with ``ids`` instead of a query."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ids_of(given: Mapping[str, Any]) -> list[str]:
 
 
 def is_dry(given: Mapping[str, Any]) -> bool:
-    """Whether it is a dry run: unless it says otherwise. Raises PendingError."""
+    """Whether a request is a dry run, which is the default. Raises PendingError."""
     dry_run = given.get("dry_run", True)
     if not isinstance(dry_run, bool):
         raise PendingError(f"dry_run is true or false, found {dry_run!r:.60}")

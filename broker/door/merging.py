@@ -1,7 +1,7 @@
-"""What several shards answered as one answer: sums, lists in one order, and cursors that hold one of each shard.
+"""Merges the answers of several shards: sums, lists in one order, and cursors that contain one cursor of each shard.
 
-Shards give out the same offsets, so a place in the common order is due time, offset and number of the shard. A cursor
-of all names those that are not through, each with its own: ``0=1700000000000-4000000000000005;1=``.
+Different shards use the same offsets, so a place in the common order is due time, offset and shard number. The merged
+cursor names the shards that are not finished, each with its own cursor: ``0=1700000000000-4000000000000005;1=``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHARS_MAX = 8192
 
 
 def cursors_of_each(text: str, indexes: Iterable[int]) -> dict[int, str]:
-    """Read where each shard that is not through goes on; all begin if there is no cursor. Raises PendingError.
+    """Read the cursor of each unfinished shard. Without a cursor all begin. Raises PendingError.
 
     >>> cursors_of_each("", [0, 1]), cursors_of_each("1=5-4000000000000005", [0, 1])
     ({0: '', 1: ''}, {1: '5-4000000000000005'})
@@ -50,7 +50,7 @@ def cursors_of_each(text: str, indexes: Iterable[int]) -> dict[int, str]:
 
 
 def cursor_of_all(cursors: Mapping[int, str | None]) -> str | None:
-    """Write where each shard goes on; ``None`` is one that is through. None if all are.
+    """Write a cursor from the cursor of each shard, None for a finished one; None if all are finished.
 
     >>> cursor_of_all({0: None, 1: ""}), cursor_of_all({0: None})
     ('1=', None)
@@ -59,7 +59,7 @@ def cursor_of_all(cursors: Mapping[int, str | None]) -> str | None:
 
 
 def merged_counts(counts: Mapping[int, Document]) -> dict[str, Any]:
-    """Add counts up."""
+    """Add up counts."""
     return {
         **summed_counts(list(counts.values())),
         "next": cursor_of_all({i: one["next"] for i, one in counts.items()}),
@@ -67,7 +67,7 @@ def merged_counts(counts: Mapping[int, Document]) -> dict[str, Any]:
 
 
 def merged_topics(found: Sequence[Document], limit: int) -> dict[str, Any]:
-    """Add up what is pending by topic, largest first; nothing is known as a whole while a shard still counts."""
+    """Add up pending messages by topic, largest first. There is no total while a shard still counts."""
     all_known = all(one["known"] for one in found)
     rows: dict[str, dict[str, Any]] = {}
     for one in found:
@@ -83,7 +83,7 @@ def merged_topics(found: Sequence[Document], limit: int) -> dict[str, Any]:
 
 
 def merged_overviews(found: Sequence[Document], not_ready: Sequence[str]) -> dict[str, Any]:
-    """Add overviews up; ``not_ready`` is said besides what each shard says."""
+    """Add up overviews. ``not_ready`` is added to the reasons of the shards."""
     pending = [one["pending"] for one in found]
     minutes: dict[int, list[int]] = {}
     commands: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""What the page shows above all, in one answer: how much is pending, how late deliveries are, what the broker is."""
+"""The figures at the top of the page, in one answer: pending messages, lateness of deliveries, the broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["overview"]
 
 
 def overview(state: DoorState) -> dict[str, Any]:
-    """Gather it; a worker of the door. Raises StoreError, NotReadyError."""
+    """Make the overview, in a worker thread of the door. Raises StoreError, NotReadyError."""
     core, control = state.core, state.control
     now_ms = core.now_ms()
     figures = control.figures()

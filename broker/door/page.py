@@ -1,4 +1,4 @@
-"""The page: three files. What it shares with other pages (styles, a form, most of the script) is `http_door`'s."""
+"""The page: three files. `http_door` has what pages share: styles, a form, most of the script."""
 
 from __future__ import annotations
 

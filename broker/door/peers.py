@@ -1,8 +1,7 @@
-"""Where a broker is one of several shards: which shards there are, and asking one of them over HTTP.
+"""For a broker that is a shard: lists all shards, and passes requests on to one of them over HTTP.
 
-The supervisor tells which there are (`broker.shards.link`). A shard is asked as the caller asked here, with the same
-``Authorization``: each shard decides by itself what the caller may see and change, and nothing vouches for it. The
-header `OWN` makes a shard answer for itself alone.
+The supervisor lists the shards (`broker.shards.link`). A request is passed on with the caller's own ``Authorization``,
+so each shard itself decides what the caller may see and change. The header `OWN` makes a shard answer for itself only.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class PeerAnswer:
-    """What one shard answered."""
+    """The answer of one shard."""
 
     peer: Peer
     status: int
@@ -47,7 +46,7 @@ class PeerAnswer:
 
 
 class Peers:
-    """All shards, this one too. Only the door's loop uses it.
+    """All shards, with this one. Only the door's loop uses it.
 
     Args:
         who: Asks the supervisor.
@@ -60,7 +59,7 @@ class Peers:
         self._session: ClientSession | None = None
 
     async def all(self) -> list[Peer]:
-        """All shards in order. Raises NotReadyError if the supervisor does not say."""
+        """All shards in order. Raises NotReadyError if the supervisor does not answer."""
         clock = asyncio.get_running_loop().time
         if not self._known or clock() - self._known_at > _FRESH_S:
             try:
@@ -78,7 +77,7 @@ class Peers:
         query: Sequence[tuple[str, str]] = (),
         body: Mapping[str, Any] | None = None,
     ) -> PeerAnswer:
-        """Ask one shard what ``request`` asks, with another query and body; 503 if it does not answer."""
+        """Pass ``request`` on to one shard, with another query and body; 503 if the shard does not answer."""
         headers = {OWN: OWN_VALUE, "Content-Type": "application/json"}
         if "Authorization" in request.headers:
             headers["Authorization"] = request.headers["Authorization"]
@@ -101,13 +100,13 @@ class Peers:
 
     def _client(self) -> ClientSession:
         if self._session is None:
-            # No connection is kept: one that its shard has closed meanwhile would lose a change.
+            # No connection is reused: a change would be lost on one that its shard has just closed.
             connector = TCPConnector(force_close=True, limit=0)
             self._session = ClientSession(connector=connector, timeout=ClientTimeout(total=WORK_S + _MORE_S))
         return self._session
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close the HTTP client."""
         if self._session is not None:
             await self._session.close()
             self._session = None

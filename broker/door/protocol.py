@@ -1,4 +1,4 @@
-"""How long the body of a request may take to come; all else of a connection is `http_door.protocol`."""
+"""The time limit for the body of a request. `http_door.protocol` has all else about connections."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ BODY_S = 20.0
 
 
 async def read_body(request: web.Request) -> None:
-    """Read the body of a request, once for all who look at it. Raises HTTPException."""
+    """Read the body of a request, once for all handlers that use it. Raises HTTPException."""
     await protocol.read_body(request, BODY_S)

@@ -1,4 +1,4 @@
-"""What the handlers of the door share: the broker (once it has recovered), its metrics, whether it is ready."""
+"""State shared by the handlers of the door: the broker (once it has recovered), its metrics, its readiness."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORK_S = 20.0
 
 
 class DoorState:
-    """The broker as the door sees it. Only the door's thread calls it, unless it says otherwise."""
+    """The broker as the door sees it. Only the door's thread may call it, except where a method says otherwise."""
 
     def __init__(
         self, config: BrokerConfig, failure: Callable[[], BaseException | None], who: WhoIsThere | None = None
@@ -50,7 +50,7 @@ class DoorState:
         self._workroom = Workroom()
 
     def attach(self, core: BrokerCore) -> None:
-        """Take the recovered broker, and begin to measure. The broker's thread, before others run."""
+        """Take the recovered broker and begin to measure. Called by the broker's thread before others run."""
         self._exporter = Exporter(core)
         self._history = LatenessHistory(self._exporter.lateness)
         self._core = core
@@ -64,7 +64,7 @@ class DoorState:
 
     @property
     def control(self) -> PendingControl:
-        """The control of pending messages. Raises NotReadyError."""
+        """The interface for pending messages. Raises NotReadyError."""
         for plugin in self.core.plugins:
             if isinstance(plugin, PendingPlugin):
                 return plugin.pending
@@ -85,9 +85,9 @@ class DoorState:
         return self._history
 
     def look_ahead(self) -> None:
-        """Ask for one forecast: the first one reads the indexes of all runs, and nobody has to wait for it then.
+        """Make one forecast in advance: the first one reads the indexes of all runs, and no request has to wait for it.
 
-        A thread of its own.
+        Runs in a thread of its own.
         """
         with suppress(NotReadyError, PendingError, StoreError):
             now_ms = self.core.now_ms()
@@ -99,11 +99,11 @@ class DoorState:
             self._history.sample(self._core.now_ms())
 
     async def work(self, work: Callable[_P, _T], *args: _P.args, **more: _P.kwargs) -> _T:
-        """Run something in a thread of the door. Raises BusyError, and what it raises."""
+        """Run a function in a thread of the door. Raises BusyError, and what the function raises."""
         return await self._workroom.run(WAITING_MAX, WORK_S, work, *args, **more)
 
     def why_not_ready(self) -> list[str]:
-        """Say why the broker is not ready; empty if it is. A worker of the door."""
+        """Say why the broker is not ready; empty if it is. Runs in a worker thread of the door."""
         failure = self._failure()
         if failure is not None:
             return [f"the broker accepts no more messages: {failure}"]

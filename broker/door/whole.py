@@ -1,15 +1,16 @@
-"""The API over all shards: what a shard's door answers unless the request has the header ``Timewheel-Shard: own``.
+"""The API over all shards: every shard's door answers for all, unless a request has ``Timewheel-Shard: own``.
 
 ==================================  =======================================================================
-count, forecast, topics, overview   asked of all shards at once, added up (`broker.door.merging`)
-a list                              of all at once, in one order; every row says its ``broker``
-one message                         a message id is its shard's by address, a recall handle's by name; a delay key
-                                    is asked of all, and all that waits is acted on (`timewheel_client.pending.named`)
-a bulk change                       on one shard after the other; the cursor says where each goes on
+count, forecast, topics, overview   all shards are asked at once, and the answers added up (`broker.door.merging`)
+a list                              all are asked at once; the rows come in one order, each with its ``broker``
+one message                         a message id has its shard's address, a recall handle its name. A delay key is asked
+                                    of all shards, and each pending match is changed (`timewheel_client.pending.named`)
+a bulk change                       one shard after the other; the cursor says where each continues
 ==================================  =======================================================================
 
-A shard that does not answer makes the answer 503, with its name: nothing is shown in part as if it were all. Only the
-overview goes on without it, and says so. Rules of access are each shard's own: it gets what the caller showed.
+If a shard does not answer, the answer is 503 with its name: a part is never shown as if it were everything. Only the
+overview continues without the shard, and says so. Each shard applies its own access rules: it gets the caller's
+``Authorization``.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 class _ShardError(Exception):
-    """A shard refuses: its answer is the answer for all of them."""
+    """A shard refused: its answer becomes the answer for all."""
 
     def __init__(self, answer: PeerAnswer) -> None:
         super().__init__(answer.peer.name)
@@ -58,13 +59,13 @@ def _json(document: Mapping[str, Any], status: int = 200) -> web.Response:
 
 
 def _with(pairs: Pairs, **values: object) -> list[tuple[str, str]]:
-    """A query with some values replaced; an empty one is left out."""
+    """A query with some values replaced; empty values are left out."""
     kept = [(name, value) for name, value in pairs if name not in values]
     return kept + [(name, str(value)) for name, value in values.items() if value != ""]
 
 
 def _told_of(name: str, found: Sequence[dict[str, Any]], verb: str, error: str) -> dict[str, Any]:
-    """What is told of one of several names: of what its shards said, and why one of them said nothing."""
+    """The answer for one of several names, from the answers of its shards and the failure of one of them."""
     why = {"error": error} if error else {}
     if not found:
         return {"name": name, **why}
@@ -95,7 +96,7 @@ class Whole:
         }
 
     async def answer(self, request: web.Request) -> web.Response | None:
-        """Answer for all shards; None if the request is about this one alone. Raises PendingError, NotReadyError."""
+        """Answer for all shards; None if the request is for this one only. Raises PendingError, NotReadyError."""
         resource = request.match_info.route.resource
         if request.headers.get(OWN) == OWN_VALUE or resource is None or not resource.canonical.startswith(_API):
             return None
@@ -111,7 +112,7 @@ class Whole:
             raise PendingError(f"{error}: take its message id, which has the address in it") from None
 
     async def _all(self, request: web.Request, queries: Mapping[int, Pairs]) -> dict[int, dict[str, Any]]:
-        """Ask the shards that are named, at once. Raises _ShardError for the first that refuses."""
+        """Ask some shards at the same time. Raises _ShardError for the first that refuses."""
         peers = [peer for peer in await self._peers.all() if peer.index in queries]
         answers = await asyncio.gather(*(self._peers.ask(peer, request, queries[peer.index]) for peer in peers))
         for answer in answers:
@@ -189,7 +190,7 @@ class Whole:
     # ------------------------------------------------------------------------------------------------ many messages
 
     async def _bulk(self, request: web.Request, given: Pairs) -> web.Response:
-        """One shard after the other. What was changed when one refuses is told, with its error and a cursor."""
+        """Change one shard after the other. If one refuses, answer with the changes so far, its error and a cursor."""
         order = read_document(await request.read())
         if "ids" in order:
             return await self._bulk_named(request, given, order)
@@ -221,7 +222,7 @@ class Whole:
         return _json({**told, "verdicts": dict(verdicts), "next": cursor_of_all(cursors)})
 
     async def _bulk_named(self, request: web.Request, given: Pairs, order: dict[str, Any]) -> web.Response:
-        """Messages that are named: each shard is told those that it may have; all of them look before one changes."""
+        """Change named messages. Each shard gets the names that it may have; all check the order before one changes."""
         ids, dry, verb = ids_of(order), is_dry(order), request.match_info["verb"]
         peers = {peer.name: peer for peer in await self._peers.all()}
         if not peers:
@@ -258,7 +259,7 @@ class Whole:
         return _json({"dry_run": dry, **document, **error})
 
     async def _try(self, request: web.Request, given: Pairs, order: Mapping[str, Any], peers: Sequence[Peer]) -> None:
-        """Have every shard look at the order before the first carries it out. Raises _ShardError."""
+        """Let every shard check the order before the first one carries it out. Raises _ShardError."""
         if order.get("dry_run", True) is not False:
             return
         trial = {**order, "dry_run": True, "limit": 1, "after": ""}
