@@ -1,4 +1,4 @@
-"""``timewheel bench``: what it can measure, on which systems, and where the results go."""
+"""``timewheel bench``: the command line of the benchmarks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["bench"]
 
 def _bodies(_context: click.Context, _option: click.Parameter, value: tuple[int, ...]) -> tuple[int, ...]:
     if any(size < 16 for size in value):
-        raise click.BadParameter("a body holds its due time and its number: 16 bytes at least")
+        raise click.BadParameter("a body contains its due time and its number, so it has at least 16 bytes")
     return value or (1024,)
 
 
@@ -69,28 +69,39 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
     context.exit()
 
 
-@click.command("bench", short_help="Measure our broker and its peers, in turn.")
+@click.command("bench", short_help="Measure our broker and other systems, in turn.")
 @click.argument("workload", type=click.Choice([*WORKLOADS, SITTING[0], "all"]))
-@click.option("--peers", callback=_peers, default=",".join(PEERS), show_default=True, help='Beside ours; "" for none.')
 @click.option(
-    "--shards", type=click.IntRange(1, 64), multiple=True, help="Also ours with so many shards; may be repeated."
+    "--peers",
+    callback=_peers,
+    default=",".join(PEERS),
+    show_default=True,
+    help='Systems to compare with, separated by commas; "" for none.',
 )
-@click.option("--pure", is_flag=True, help="Also ours without its native modules, if this is a compiled build.")
+@click.option(
+    "--shards",
+    type=click.IntRange(1, 64),
+    multiple=True,
+    help="Also measure our broker with this number of shards. Repeatable.",
+)
+@click.option(
+    "--pure", is_flag=True, help="Also measure our broker without its native modules, if this is a compiled build."
+)
 @click.option(
     "--minutes",
     type=click.FloatRange(1, 1_440),
     default=60.0,
     show_default=True,
-    help="sitting: end after so many minutes.",
+    help="sitting: total time in minutes.",
 )
-@click.option("--quick", is_flag=True, help="Short runs, once, small numbers: a few minutes for all.")
-@click.option("--repeats", type=click.IntRange(1, 50), help="Turns through all systems (5; quick: 1).")
-@click.option("--seconds", type=click.FloatRange(0.2, 600), help="Length of one measurement (30; quick: 1).")
+@click.option("--quick", is_flag=True, help="Short runs with small numbers, once: a few minutes for all workloads.")
+@click.option("--repeats", type=click.IntRange(1, 50), help="Turns through all systems.  [default: 5; quick: 1]")
+@click.option("--seconds", type=click.FloatRange(0.2, 600), help="Seconds of one measurement.  [default: 30; quick: 1]")
 @click.option(
     "--warm-up",
     "warm_up_seconds",
     type=click.FloatRange(1, 600),
-    help="Warm each system for so many seconds (until its rate no longer rises, Java 60 at least; quick: 1.5).",
+    help="Seconds of warm-up.  [default: until the rate no longer rises, for Java at least 60; quick: 1.5]",
 )
 @click.option(
     "--sustain",
@@ -98,24 +109,54 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
     type=click.FloatRange(1, 86_400),
     default=600.0,
     show_default=True,
-    help="sustained: hold the rate for so many seconds.",
+    help="sustained: seconds for which the rate is held.",
 )
-@click.option("--body", "bodies", type=int, multiple=True, callback=_bodies, help="Body bytes (1024); repeatable.")
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(list(send.KINDS)), help="send: only this kind.")
-@click.option("--shape", "shapes", multiple=True, type=click.Choice(list(send.SHAPES)), help="send: only this shape.")
-@click.option("--flush", "flushes", multiple=True, type=click.Choice(send.FLUSHES), help="send: only this flush mode.")
 @click.option(
-    "--pending", "counts", type=click.IntRange(1), multiple=True, help="restart, memory, pop: so many pending."
+    "--body", "bodies", type=int, multiple=True, callback=_bodies, help="Bytes of a body. Repeatable.  [default: 1024]"
 )
-@click.option("--generators", type=click.IntRange(1, 16), default=1, show_default=True, help="Generator processes.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(list(send.KINDS)),
+    help="send: only this kind of message. Repeatable.",
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    type=click.Choice(list(send.SHAPES)),
+    help="send: only this shape (connections x requests in flight). Repeatable.",
+)
+@click.option(
+    "--flush", "flushes", multiple=True, type=click.Choice(send.FLUSHES), help="send: only this flush mode. Repeatable."
+)
+@click.option(
+    "--pending",
+    "counts",
+    type=click.IntRange(1),
+    multiple=True,
+    help="restart, memory, pop: number of pending messages. Repeatable.",
+)
+@click.option(
+    "--generators", type=click.IntRange(1, 16), default=1, show_default=True, help="Number of load generator processes."
+)
 @click.option(
     "--fill-cache",
     is_flag=True,
-    help="Fill the page cache before each start: for virtual machines on which fresh memory is slow.",
+    help="Fill the page cache before each start. For virtual machines on which the first use of memory is slow.",
 )
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write results.json and a page there.")
-@click.option("--details", is_flag=True, help="Print also what is neither good nor bad: replies, processor time.")
-@click.option("--dir", "place", type=click.Path(file_okay=False, exists=True, path_type=Path), help="For the stores.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write results.json, tables and a page into this folder.",
+)
+@click.option(
+    "--details", is_flag=True, help="Also print figures that are neither good nor bad: replies, processor time."
+)
+@click.option(
+    "--dir", "place", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Folder for the stores."
+)
 @click.option(
     "--markdown",
     metavar="RESULTS",
@@ -124,10 +165,10 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
     callback=_results,
     expose_value=False,
     is_eager=True,
-    help="Print the tables of a results.json in Markdown, and measure nothing. Several: their turns together.",
+    help="Print the tables of a results.json in Markdown, and measure nothing. Repeatable: combines their turns.",
 )
 @click.option(
-    "--list", is_flag=True, callback=_list, expose_value=False, is_eager=True, help="Say what can be measured on what."
+    "--list", is_flag=True, callback=_list, expose_value=False, is_eager=True, help="List workloads and systems."
 )
 def bench(
     workload: str,
@@ -151,10 +192,10 @@ def bench(
     details: bool,
     place: Path | None,
 ) -> None:
-    """Measure WORKLOAD on our broker and its peers, in turn; print medians, ranges and ratios.
+    """Measure WORKLOAD on our broker and other systems, in turn. Print medians, ranges and ratios.
 
-    Each system runs on ports of its own on 127.0.0.1, with a temporary store. A message of ours that is lost or
-    early makes the exit status 1; no timing does.
+    Each system runs on ports of its own on 127.0.0.1, with a temporary store. The exit status is 1 if our broker lost a
+    message or delivered one early; it does not depend on any timing.
     """
     chosen = {name: run for name, (_, run) in WORKLOADS.items() if workload in (name, "all")}
     folder = Path(tempfile.mkdtemp(prefix="timewheel-bench-", dir=place))
@@ -195,9 +236,9 @@ def _run(
     details: bool,
     minutes: float | None,
 ) -> bool:
-    """Run the workloads, printing each section when it is there; say whether ours lost anything or was early.
+    """Run the workloads and print each section when it is finished; True if ours lost a message or was early.
 
-    ``minutes``: it is a sitting of that length instead.
+    ``minutes``: run a sitting of that length instead.
     """
     console, errors = Console(), Console(stderr=True)
     if not console.is_terminal:
@@ -236,7 +277,7 @@ def _others_of_ours(session: Session) -> list[System]:
 
 
 def _write(session: Session, machine: dict[str, Any], sections: list[Section], out: Path) -> None:
-    """Write what is known so far: a run that is broken off leaves its finished sections."""
+    """Write the results so far, so that an interrupted run leaves its finished sections."""
     command = " ".join(["timewheel", *sys.argv[1:]])
     content = document(command, session.quick, machine, list(session.notes.values()), sections)
     write(content, out)

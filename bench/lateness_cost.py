@@ -1,4 +1,4 @@
-"""What `timewheel lateness` costs, beside the plain scan of the same files: a table for 10^5, 10^6 and 10^7 records.
+"""Measures `timewheel lateness` and the plain scan of the same files: a table for 10^5, 10^6 and 10^7 records.
 
 Each log is made once (300 bytes a record), read once so that it lies in memory, and then read by either program in a
 process of its own. Wall time is from start to end of that process: Python, Java, Spark, the counting, the report.
@@ -9,7 +9,7 @@ their parent; here they become children of this process (prctl's child subreaper
 
     python -m bench.lateness_cost FOLDER [--records 100000,1000000,10000000] [--rounds 3] [--cores 2]
 
-Of several rounds the smallest figures are printed: what else runs on a machine only adds.
+Of several rounds the smallest figures are printed, because other work on the machine can only add to them.
 """
 
 from __future__ import annotations

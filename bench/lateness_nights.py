@@ -1,4 +1,4 @@
-"""What a nightly run of `timewheel lateness --state` takes, night after night: a table.
+"""Measures a nightly run of `timewheel lateness --state`, night after night, and prints a table.
 
 A log has one segment for each day. Night n sees the segments of the first n days, and the state of the night before.
 Its wall and processor time are those of the whole command, Python's start and the page included.
@@ -7,7 +7,7 @@ Its wall and processor time are those of the whole command, Python's start and t
 
     python -m bench.lateness_nights FOLDER [--days 30] [--records 1000000] [--each 5]
 
-At the end one run without a state reads all days: it has to find the same figures, and shows what a night would take.
+At the end one run without a state reads all days. It must find the same figures, and shows the cost without a state.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a lateness report over very many records would take, on paper: from constants that a test measures.
+"""Estimates the cost of a lateness report over very many records, from constants that a test measures.
 
 ::
 
     python -m bench.lateness_on_paper --records 100000000000 --executors 100
 
-Nobody here has a log of 10^11 records. What decides is known of small ones, though: bytes of a row, memory of a row
-while it is settled, processor time of a record on each side of the shuffle. `tests/bench/test_lateness_scale.py`
-measures these, and fails if one of them is more than the constant here. The rates of disk and network are assumptions.
+No log of 10^11 records was measured. But small logs show what matters: bytes of a row, memory of a row while it is
+settled, processor time of a record before and after the shuffle. `tests/bench/test_lateness_scale.py` measures these,
+and fails if one of them exceeds its constant here. The rates of disk and network are assumptions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the work is spread over; the rates (bytes a second of one executor) are assumptions, not measured."""
+    """The cluster that does the work. Its rates (bytes a second of one executor) are assumptions, not measured."""
 
     executors: int = 100
     cores: int = 4
@@ -40,7 +40,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What one run takes; times in seconds."""
+    """The cost of one run; times in seconds."""
 
     records: int
     log_bytes: int
@@ -57,12 +57,12 @@ class Estimate:
 
     @property
     def total_s(self) -> float:
-        """All of it, one step behind the other."""
+        """The time of all steps, one after the other."""
         return self.read_s + self.shuffle_s + self.settle_s
 
 
 def estimate(records: int, record_bytes: int = 300, cluster: Cluster | None = None) -> Estimate:
-    """Every record speaks of a delay: the worst case.
+    """Estimate a run in which every record belongs to a delayed message: the worst case.
 
     >>> found = estimate(10**11)
     >>> found.parts, found.splits, found.shuffle_bytes

@@ -1,4 +1,4 @@
-"""Makes CommitLogs of a known lateness: millions of delivered delayed messages, a second for a million.
+"""Makes CommitLogs with known lateness: millions of delivered delayed messages, one million in a second.
 
 Every record has the same size, as after a steady load of one producer; times, ids and positions differ. The
 lateness of message n is ``lateness_ms[n]``, so a pipeline that reads the log has to find exactly these figures::
@@ -29,7 +29,7 @@ Longs = NDArray[np.int64]
 
 
 def spread_lateness(records: int, seed: int = 1) -> Longs:
-    """A lateness like a real broker's: mostly 0 or 1 ms, a tail up to some seconds."""
+    """Draw latenesses like those of a real broker: mostly 0 or 1 ms, with a tail up to some seconds."""
     rng = np.random.default_rng(seed)
     late = rng.geometric(0.7, records).astype(np.int64) - 1
     slow = rng.random(records) < 0.001

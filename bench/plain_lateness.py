@@ -1,12 +1,12 @@
-"""A plain scan of one CommitLog in one process: how late its delayed messages were, in a second and without Java.
+"""A simple scan of one CommitLog in one process: how late its delayed messages were. It needs no Java.
 
-The yardstick of `bench.lateness` (the pipeline on Spark, which also knows levels, Apache's logs, what is pending and
-what consumers saw), and a quick look for whoever has only the files. Delayed messages are told by the due time and the
-delay id that the plug-in leaves among the properties of what it delivers; repeats are counted apart. Bodies are the
-senders' and are not looked into. Bytes that are no record count as damage, and reading goes on at the next record.
+This is the yardstick for `bench.lateness` (the pipeline, which also handles levels, Apache's logs, pending messages and
+consumers' records). It recognizes delayed messages by the properties with due time and delay id, which the plug-in adds
+to each message that it delivers. Repeats are counted separately. Bodies are not read. Bytes that are no record count as
+damage, and reading continues at the next record.
 
-It checks the pipeline and the broker, so it shares no reader with them: the few offsets that it needs stand here once
-more, and not in `remoting.layout`. A number that is wrong there makes the two disagree instead of hiding in both.
+The scan checks pipeline and broker, so it shares no reader with them: the few offsets that it needs are repeated here
+and not taken from `remoting.layout`. So a wrong number there makes the two disagree, instead of being wrong in both.
 
 Run as a program it prints one JSON object::
 

@@ -1,4 +1,4 @@
-"""Leave the stores of our broker and of Apache's after the same load, for ``timewheel lateness`` to read.
+"""Makes stores with our broker and with Apache's under the same load, for ``timewheel lateness`` to read.
 
 One system after the other takes timed messages with random due milliseconds at a steady rate, a burst that is due at
 one second, and messages of level 1; then it has time to deliver, and is stopped as its users stop it::

@@ -1,8 +1,8 @@
-"""What pending messages cost: ``python -m bench.spill_bench [--count N] [--body BYTES] [--spread SECONDS]``.
+"""The cost of pending messages: ``python -m bench.spill_bench [--count N] [--body BYTES] [--spread SECONDS]``.
 
 Accepts messages into a spill store of its own, frame by frame as a busy network loop does, with the background
-work in between; then cancels some, scans and reads all, closes, and opens again. Beside each figure stands what the
-bare system calls for the same bytes cost on the same disk. Microseconds are processor time of the thread, so that a
+work in between; then cancels some, scans and reads all, closes, and opens again. Beside each figure is the cost of
+the bare system calls for the same bytes on the same disk. Microseconds are processor time of the thread, so that a
 busy machine does not spoil them; milliseconds are wall time.
 """
 

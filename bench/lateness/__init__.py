@@ -1,7 +1,7 @@
-"""How late was every message: the pipeline behind ``timewheel lateness``, on Spark.
+"""The pipeline behind ``timewheel lateness``: how late every delayed message was. It runs with or without Spark.
 
-`bench.lateness.results.result` is the joint between its two halves: what the computation leaves in a folder, and what
-the report is drawn from. ``docs/lateness.md`` defines every word and every column.
+`bench.lateness.results.result` connects its two halves: the computation writes a result folder, and the report is drawn
+from it. ``docs/lateness.md`` defines every word and every column.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What a result says of the run that made it: command line, versions, host, time zone. No secret is among them.
+"""The part of a result about its run: command line, versions, host, time zone. It contains no secret.
 
-Options that may hold one keep their name and lose their value: whoever sends a report on shall not send the key of a
-bucket with it.
+The values of options that may contain a secret are left out, so that a report can be passed on.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _PACKAGES = {"timewheel": "rocketmq-timewheel", "numpy": "numpy", "pyarrow": "py
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """The command as one could give it again, but for what may be secret.
+    """The command line, without values that may be secret.
 
     >>> command_line(["s3://me:pass@logs/a", "--storage", '{"secret": 1}', "--spark=fs.s3a.secret.key=x", "--quiet"])
     'timewheel lateness s3://…@logs/a --storage … --spark=fs.s3a.secret.key=… --quiet'

@@ -1,4 +1,4 @@
-"""What is checked before the work begins: that Spark will take its settings, and that options fit together."""
+"""Checks before the work begins: that Spark will accept its settings, and that options fit together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HAVE_OPTIONS = {"spark.master": "--master", "spark.driver.memory": "--memory"}
 
 
 def check_memory(text: str, option: str = "--memory") -> str:
-    """Return it as Spark takes it; ValueError for what Spark would refuse with a stack trace.
+    """Return a size as Spark accepts it. Raises ValueError for one that Spark would refuse with a stack trace.
 
     >>> check_memory("2G")
     '2g'
@@ -52,7 +52,7 @@ def check_memory(text: str, option: str = "--memory") -> str:
 
 
 def executors(memory: str | None, cores: int | None) -> dict[str, str]:
-    """Spark's settings for executors of a cluster: Python has as much as Java, as it does the work there.
+    """Spark's settings for executors: Python gets as much memory as Java, because it does the work.
 
     >>> executors("4G", 2)["spark.executor.pyspark.memory"]
     '4g'
@@ -65,7 +65,7 @@ def executors(memory: str | None, cores: int | None) -> dict[str, str]:
 
 
 def pairs(texts: tuple[str, ...]) -> dict[str, str]:
-    """Read ``--spark KEY=VALUE``; ValueError for what is none."""
+    """Read ``--spark KEY=VALUE``. Raises ValueError for anything else."""
     found = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -80,7 +80,7 @@ def pairs(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def task_bytes(memory: str, settings: Mapping[str, str], master: str) -> int:
-    """What one task may take: of an executor's memory where that is known, here of the driver's; not below 256 MB.
+    """Bytes of memory for one task: a share of the executor's, or here of the driver's; at least 256 MB.
 
     >>> task_bytes("2g", {"spark.executor.memory": "8g", "spark.executor.cores": "4"}, "yarn") >> 20
     2048
@@ -94,7 +94,7 @@ def task_bytes(memory: str, settings: Mapping[str, str], master: str) -> int:
 
 
 def check_master(text: str) -> str:
-    """Return it; ValueError for one that this command cannot use.
+    """Return a Spark master. Raises ValueError for one that this command cannot use.
 
     >>> check_master("local[*]")
     'local[*]'
@@ -107,7 +107,7 @@ def check_master(text: str) -> str:
 
 
 def check_storage(text: str) -> None:
-    """ValueError unless it is empty or a JSON object.
+    """Raise ValueError unless a text is empty or a JSON object.
 
     >>> check_storage('{"key": "k"}')
     """
@@ -120,7 +120,7 @@ def check_storage(text: str) -> None:
 
 
 def check_rounds(follows: bool, refresh: float, given: Sequence[str]) -> None:
-    """ValueError for a refresh that is no number, or for options of ``--follow`` that were ``given`` without it."""
+    """Raise ValueError for a refresh that is no number, or for options ``given`` that need ``--follow``."""
     if refresh != refresh:
         raise ValueError(f"--refresh {refresh}: a number of seconds is expected")
     if given and not follows:
@@ -128,13 +128,13 @@ def check_rounds(follows: bool, refresh: float, given: Sequence[str]) -> None:
 
 
 def check_bounds(since_ms: int | None, until_ms: int | None) -> None:
-    """ValueError for bounds with nothing between them."""
+    """Raise ValueError for bounds with nothing between them."""
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise ValueError("--since must lie before --until: nothing is due between them")
 
 
 def check_baseline(folder: Path | None, out: Path) -> Result | None:
-    """Read the result to compare with; ValueError if it is none, or the one that this run would replace."""
+    """Read the result to compare with. Raises ValueError if it is none, or is the one that this run replaces."""
     if folder is None:
         return None
     folder = folder.resolve()

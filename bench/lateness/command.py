@@ -1,4 +1,4 @@
-"""``timewheel lateness``: how late was every message of these stores."""
+"""``timewheel lateness``: how late every delayed message of some stores was."""
 
 from __future__ import annotations
 
@@ -49,51 +49,78 @@ __all__ = ["lateness_command", "our_error"]
 
 _TRIES = 3
 _OF_SPARK = ("master", "memory", "settings", "executor_memory", "executor_cores")
-"""Options that only Spark understands; who gives one asks for Spark."""
+"""Options that only Spark understands. With one of them, Spark is used."""
 _MOVED = ("SpillMovedError", "LogMovedError")
 _OUR_ERRORS = ("DamagedLogError", *_MOVED, "NoStoreError", "StorageError", "StoreCorruptError")
 
 
-@click.command("lateness", cls=Words, epilog=EXAMPLES, short_help="Count from the logs how late every message was.")
+@click.command(
+    "lateness", cls=Words, epilog=EXAMPLES, short_help="Count from CommitLogs how late every delayed message was."
+)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the result.")
-@click.option("--name", "names", multiple=True, help="Name of a source, in the order of the sources.")
-@click.option("--received", multiple=True, metavar="FILE", help="What a consumer recorded (consume --record).")
-@click.option("--by", type=TablesType(), default=(), help="Only these groupings (always with topic); all if not given.")
+@click.option("--name", "names", multiple=True, help="Name of a source, in their order. Repeatable.")
+@click.option("--received", multiple=True, metavar="FILE", help="Messages that a consumer recorded (consume --record).")
+@click.option("--by", type=TablesType(), default=(), help="Only these groupings (topic is always one).  [default: all]")
 @click.option(
-    "--since", "since_ms", type=InstantType(), help="Only what was due at or after it (ISO 8601, or epoch ms)."
+    "--since", "since_ms", type=InstantType(), help="Only messages due at or after this time (ISO 8601, or epoch ms)."
 )
-@click.option("--until", "until_ms", type=InstantType(), help="Only what was due before it.")
-@click.option("--as-of", "as_of_ms", type=InstantType(), help="Moment that parts pending from overdue; now.")
-@click.option("--expect", "expectations", type=ExpectType(), multiple=True, help="Fail unless it holds: 'p99 <= 10ms'.")
+@click.option("--until", "until_ms", type=InstantType(), help="Only messages due before this time.")
 @click.option(
-    "--target", type=TargetType(), default="99.9% within 1s", show_default=True, help="What colours the verdict."
+    "--as-of",
+    "as_of_ms",
+    type=InstantType(),
+    help="Messages still pending are overdue if due before this time.  [default: now]",
 )
-@click.option("--baseline", type=click.Path(path_type=Path), metavar="DIR", help="Compare with an earlier result.")
+@click.option(
+    "--expect",
+    "expectations",
+    type=ExpectType(),
+    multiple=True,
+    help="Exit with status 1 unless this holds: 'p99 <= 10ms'.",
+)
+@click.option(
+    "--target",
+    type=TargetType(),
+    default="99.9% within 1s",
+    show_default=True,
+    help="Service level for the verdict and its colour.",
+)
+@click.option(
+    "--baseline", type=click.Path(path_type=Path), metavar="DIR", help="Compare with the earlier result in this folder."
+)
 @click.option("--levels", default=APACHE_LEVELS, show_default=True, help="messageDelayLevel of the brokers.")
-@click.option("--check-crc", is_flag=True, help="Check the CRC of every body, too.")
-@click.option("--fail-on-damage", is_flag=True, help="Stop at a damaged region instead of counting it.")
+@click.option("--check-crc", is_flag=True, help="Also check the CRC of every body.")
+@click.option("--fail-on-damage", is_flag=True, help="Fail at a damaged region instead of counting it.")
 @click.option("--storage", default="", metavar="JSON", help="Options for the file system behind a URI.")
 @click.option(
     "--engine",
     type=click.Choice(["auto", "local", "spark"]),
     default="auto",
     show_default=True,
-    help=f"auto: this machine's processes up to {LOCAL_BYTES_MAX >> 30} GB of log, Spark beyond that.",
+    help=f"auto: local processes up to {LOCAL_BYTES_MAX >> 30} GB of log, Spark above that.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
-@click.option("--spark", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's.")
-@click.option("--memory", default="2g", show_default=True, help="Memory of the driver (local: of everything).")
-@click.option("--executor-memory", metavar="SIZE", help="Memory of an executor, and of its Python workers.")
-@click.option("--executor-cores", type=click.IntRange(1, 1_024), help="Tasks that an executor runs at once.")
-@click.option("--split-mb", type=click.IntRange(1, 1 << 20), help="Log that one task reads; by the log's size.")
-@click.option("--state", metavar="DIR", help="Count closed segments once: keep their sums there for the next run.")
-@click.option("--follow", "follows", is_flag=True, help="Go on reading as the logs grow, until Ctrl-C.")
+@click.option("--spark", "settings", multiple=True, metavar="KEY=VALUE", help="A setting for Spark. Repeatable.")
+@click.option("--memory", default="2g", show_default=True, help="Memory of the driver (with local: of everything).")
+@click.option("--executor-memory", metavar="SIZE", help="Memory of an executor, with its Python workers.")
+@click.option("--executor-cores", type=click.IntRange(1, 1_024), help="Number of tasks that an executor runs at once.")
+@click.option(
+    "--split-mb",
+    type=click.IntRange(1, 1 << 20),
+    help="MiB of log that one task reads.  [default: by the size of the log]",
+)
+@click.option(
+    "--state",
+    metavar="DIR",
+    help="Keep the sums of closed segments there, so that the next run need not read them again.",
+)
+@click.option("--follow", "follows", is_flag=True, help="Continue as the logs grow, until Ctrl-C.")
 @click.option(
     "--refresh", type=click.FloatRange(0.1, 604_800), default=10.0, show_default=True, help="Seconds between results."
 )
-@click.option("--rounds", type=click.IntRange(1), help="With --follow: end after so many results.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--rounds", type=click.IntRange(1), help="With --follow: end after this number of results.")
+@click.option("--quiet", is_flag=True, help="Do not report progress.")
 def lateness_command(
     sources: tuple[str, ...],
     out: Path,
@@ -121,7 +148,7 @@ def lateness_command(
 ) -> None:
     """Read the logs of SOURCE (a store, its commitlog folder, or a URI) and count how late every delayed message was.
 
-    Exit status 0: done, and all expectations hold; 1: one does not, or a source cannot be read; 2: called wrongly.
+    Exit status 0: all expectations hold. 1: one does not, or a source cannot be read. 2: wrong usage.
     """
     say = _quiet if quiet else _say
     resources = click.get_current_context().with_resource(ExitStack())
@@ -157,7 +184,7 @@ def lateness_command(
 
 
 def _check_words(levels: str, master: str, storage: str) -> None:
-    """Say what is wrong with options whose text has a form of its own."""
+    """Raise ValueError if an option with a format of its own is wrong."""
     check_storage(storage)
     parse_levels(levels)
     check_master(master)
@@ -171,14 +198,14 @@ def _check_together(
     until_ms: int | None,
     received: Sequence[str],
 ) -> None:
-    """Say which options do not go together."""
+    """Raise ValueError if options do not go together."""
     check_rounds(follows, refresh, _given(("refresh", "rounds")))
     check_bounds(since_ms, until_ms)
     check_state(state, since_ms, until_ms, received)
 
 
 def _given(names: Sequence[str]) -> list[str]:
-    """Those of the options that stand on the command line, as they are written there."""
+    """Those of the options that were given on the command line, as they are written there."""
     context = click.get_current_context()
     spoke = [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     return ["--spark" if name == "settings" else f"--{name.replace('_', '-')}" for name in spoke]
@@ -186,7 +213,7 @@ def _given(names: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _in_a_line() -> Iterator[None]:
-    """Errors of ours end the command with one line."""
+    """Turn our errors into one line that ends the command."""
     try:
         yield
     except (JavaMissingError, StorageError, StoreError) as error:
@@ -196,9 +223,9 @@ def _in_a_line() -> Iterator[None]:
 
 
 def _job_maker(first: Job, values: dict[str, Any], again: bool) -> Callable[[], Job]:
-    """A way to make jobs: the one that was looked at already, then, with each result and each new try, a fresh one.
+    """Return a function that makes jobs: first the one that was looked at already, then new ones.
 
-    ``again``: fresh ones only, because the run looks in an order of its own.
+    ``again``: new ones only, because the run looks in an order of its own.
     """
     looked_at = [] if again else [first]
 
@@ -214,7 +241,7 @@ def _about(engine: str, before: Result | None) -> dict[str, Any]:
 
 
 def _finish(summary: dict[str, Any] | None, out: Path, before: Result | None, empty: Sequence[str]) -> None:
-    """Print the verdict and end with its exit status; without a summary the run was interrupted."""
+    """Print the verdict and end with its exit status. Without a summary the run was interrupted."""
     if summary is None:
         raise SystemExit(130)
     for line in last_lines(summary, out, before, empty):
@@ -239,7 +266,7 @@ def _quiet(text: str) -> None:
 
 
 def _is_local(engine: str, size: int, follows: bool, received: Sequence[str]) -> bool:
-    """Whether this run needs no Spark: asked for, or small enough where nobody asked for anything of Spark's."""
+    """Whether this run needs no Spark: as requested, or if the log is small and no option for Spark was given."""
     spoke = _given(_OF_SPARK)
     if engine == "local" and (follows or spoke):
         raise ValueError(f"--engine local has no {'--follow' if follows else spoke[0]}: leave one of them out")
@@ -251,7 +278,7 @@ def _is_local(engine: str, size: int, follows: bool, received: Sequence[str]) ->
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What it takes to make a result, and the next one."""
+    """Everything that is needed to make results."""
 
     engine: Engine
     make: Callable[[], Job]
@@ -263,7 +290,7 @@ class Runs:
 
 
 def _run(runs: Runs, follows: bool) -> dict[str, Any] | None:
-    """Make one result; with a state to go on from, as many as were asked for."""
+    """Make one result, or with a state as many as requested."""
 
     def once() -> dict[str, Any]:
         return _with_retries(lambda: run_job(runs.engine, runs.make(), runs.say, runs.state))
@@ -298,7 +325,7 @@ def _on_spark(
 
 
 def _with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run, and once more if a live broker moved files meanwhile; errors of ours come out of Spark as they went in."""
+    """Run, again if a live broker moved files meanwhile. Our errors are unwrapped from Spark's."""
     for left in reversed(range(_TRIES)):
         try:
             return work()
@@ -318,14 +345,14 @@ def _moved(error: Exception) -> bool:
 
 
 def _ours(error: Exception) -> tuple[str, str] | None:
-    """An error of ours as (class name, its text): as it was raised, or wrapped in Spark's."""
+    """One of our errors, raised directly or wrapped in Spark's: (class name, text); None if it is not ours."""
     if isinstance(error, DamagedLogError | StorageError | StoreError):
         return type(error).__name__, str(error)
     return our_error(str(error))
 
 
 def our_error(text: str) -> tuple[str, str] | None:
-    """Find an exception of ours in the text of Spark's, which holds the worker's traceback: (class name, its text)."""
+    """Find one of our errors in the text of Spark's, which has the worker's traceback: (class name, text)."""
     for line in text.splitlines():
         head, separator, rest = line.strip().partition(": ")
         name = head.rpartition(".")[2]
@@ -335,7 +362,7 @@ def our_error(text: str) -> tuple[str, str] | None:
 
 
 def _draw(out: Path, say: Callable[[str], None]) -> None:
-    """Draw the report; where that cannot be, say why in a line: the figures are there already."""
+    """Draw the report. If that fails, say why in one line: the figures are written already."""
     try:
         say(f"report: {write_report(out)}")
     except ReportError as error:

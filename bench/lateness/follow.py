@@ -1,4 +1,4 @@
-"""Following live logs: structured streaming takes what is new, each refresh counts all that has come.
+"""Follows live logs: structured streaming reads new records, and each refresh counts all records so far.
 
 ::
 

@@ -1,4 +1,4 @@
-"""How ``timewheel lateness`` reads its options: their types, its examples, and the words that it was given."""
+"""The options of ``timewheel lateness``: their types, examples for the help, and the words of the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["EXAMPLES", "WORDS", "ExpectType", "InstantType", "TablesType", "Targ
 
 _TABLES = {**{name: name for name in GROUPS}, "kind": "topic", "level": "topic"}
 WORDS = "bench.lateness.words"
-"""Where the context keeps the words of the command line."""
+"""The key under which the context keeps the words of the command line."""
 
 EXAMPLES = """\b
 Examples:
@@ -28,7 +28,7 @@ Examples:
   timewheel lateness STORE --out today --baseline yesterday
   timewheel lateness STORE --out report --follow --refresh 10
 \b
-Each night, reading only what has come since:
+Each night, reading only what is new:
   timewheel lateness STORE --out report --state /var/lib/lateness/broker-a
 \b
 From S3, from HDFS (by the name node's HTTP port), on a cluster:
@@ -39,10 +39,10 @@ From S3, from HDFS (by the name node's HTTP port), on a cluster:
 
 
 class Words(click.Command):
-    """A command that remembers the words that it was called with: a result tells them."""
+    """A command that remembers the words of its command line, because the result shows them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words, then read them; UsageError for one that is empty, or that no result can name."""
+        """Keep the words, then parse them. Raises UsageError for a word that is empty or not UTF-8."""
         ctx.meta[WORDS] = list(args)
         for before, word in pairwise(["", *args]):
             name, equals, value = word.partition("=")
@@ -78,7 +78,7 @@ class ExpectType(click.ParamType[Any]):
 
 
 class TargetType(click.ParamType[Any]):
-    """``--target``: a share and a time."""
+    """``--target``: a share of the messages and a lateness."""
 
     name = "SHARE within TIME"
 

@@ -1,4 +1,4 @@
-"""What a run says on the terminal when it ends: the verdict, and a line for all that is not as it should be."""
+"""The last lines of a run on the terminal: the verdict, and a line for each thing that is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``summary.json`` from sums: counts, percentiles and shares, in total and for each source."""
+"""Makes ``summary.json`` from sums: counts, percentiles and shares, in total and for each source."""
 
 from __future__ import annotations
 

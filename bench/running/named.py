@@ -1,7 +1,7 @@
-"""``python -m bench.running.named …``: `timewheel …` whose threads have their names for the operating system, too.
+"""``python -m bench.running.named …``: runs `timewheel …` and sets the names of its threads in the operating system.
 
-Python keeps the names of threads to itself; tools that look at a process from outside (``perf``, ``top -H``, /proc) see
-the command's name on all of them. For the first `SECONDS` a thread of this file writes the names where those look.
+Python does not pass the names of threads on. Tools that look at a process from outside (``perf``, ``top -H``, /proc)
+see the name of the command for each thread. For the first `SECONDS` a thread of this file sets the names in /proc.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAIN = "loop"
 
 
 def name_threads() -> None:
-    """Name all threads that there are now, the main thread `loop`."""
+    """Set the names of all present threads. The main thread is `loop`."""
     for thread in threading.enumerate():
         name = _MAIN if thread is threading.main_thread() else thread.name
         try:

@@ -1,7 +1,7 @@
-"""One run of the benchmarks: which systems, how often, where; starts systems and generators and cleans up after them.
+"""One run of the benchmarks: its systems and settings. Starts systems and generators, and cleans up after them.
 
-A workload goes through `Session.turns`: repeat by repeat, in each all systems in turn (A B A B), so that what the
-machine does meanwhile meets all of them.
+A workload goes through `Session.turns`: in each repeat all systems in turn (A B A B), so that other work on the machine
+affects all of them.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ WARM_NUMBERS_A_TURN = 1 << 32
 
 
 class BenchError(Exception):
-    """A system or a generator did not do what it should; the text says which, and shows the end of its output."""
+    """A system or a generator failed. The text names it and shows the end of its output."""
 
 
 @dataclasses.dataclass(slots=True)
 class Session:
-    """What all workloads of a run share. ``say`` gets one line about what is being done now."""
+    """The state that all workloads of a run share. ``say`` gets one line about the present step."""
 
     folder: Path
     systems: list[System]
@@ -70,7 +70,7 @@ class Session:
         self.limits = {**socket_limits(), **disk_limits(self.folder), **memory_limits()}
 
     def available(self, wanted: Sequence[System]) -> list[System]:
-        """Return those systems that can be had, fetching what is missing; the others are noted, with the reason."""
+        """Return the systems that are available, fetching what is missing. The others are noted with the reason."""
         found = []
         for system in wanted:
             if system.name not in self.notes:
@@ -95,7 +95,7 @@ class Session:
 
     @contextlib.contextmanager
     def running(self, system: System, setup: Setup | None = None, start: bool = True) -> Iterator[Running]:
-        """Start a system with an empty store of its own; kill it and remove its store in the end, whatever happens.
+        """Start a system with an empty store of its own. At the end, kill it and remove its store in any case.
 
         Raises BenchError if it cannot be started.
         """
@@ -178,7 +178,7 @@ class Session:
 
     @contextlib.contextmanager
     def catching(self, module: str, task: Reception | PopTask) -> Iterator[Catch]:
-        """Have a process note what it receives beside other things; its task gets the path of the rows."""
+        """Let a process record what it receives, beside other things. Its task gets the path of the rows."""
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
             path = Path(place) / "rows.npy"
             child = spawn(module, dataclasses.asdict(dataclasses.replace(task, store_path=str(path))))
@@ -193,13 +193,13 @@ class Session:
 
 @dataclasses.dataclass(slots=True)
 class Catch:
-    """A reception that goes on in a process of its own."""
+    """A receiver in a process of its own."""
 
     child: subprocess.Popen[str]
     path: Path
 
     def wait(self, expect: int, until_ms: float) -> Arrivals:
-        """Wait until so many messages have come, or until that epoch millisecond; return all deliveries."""
+        """Wait for this number of messages, or until this epoch millisecond; return all deliveries."""
         assert self.child.stdin is not None
         self.child.stdin.write(json.dumps({"expect": expect, "until_ms": until_ms}) + "\n")
         self.child.stdin.flush()
@@ -208,7 +208,7 @@ class Catch:
 
 
 def shares(load: Load, count: int) -> list[Load]:
-    """Divide a load among so many processes."""
+    """Divide a load among this number of processes."""
     parts = []
     for at in range(count):
         connections = load.connections // count + (at < load.connections % count)

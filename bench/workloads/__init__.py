@@ -1,4 +1,4 @@
-"""What is measured: one module a workload, each starting the systems itself, in turn and again."""
+"""The workloads, a module each. Each starts the systems itself, in turn, for each repeat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Very many pending messages cancelled by one query, while others are sent and come due: how long, and who is late?"""
+"""Cancels very many pending messages by one query while others are sent and come due: duration, and lateness."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _measure(session: Session, section: Section, system: System, running: Runnin
 
 
 def _cancel(port: int, topic: str) -> tuple[int, int, float]:
-    """Cancel all of a topic; answers how many were, by how many calls, and the longest call."""
+    """Cancel all messages of a topic; returns their number, the number of calls, and the longest call."""
     fields = {"verb": "cancel", "topic": topic, "limit": AT_ONCE, "dryRun": "false", "after": ""}
     cancelled = calls = 0
     longest = 0.0

@@ -1,4 +1,4 @@
-"""kill -9 under load while messages fire: what was acknowledged and never came, what came twice, how late at most."""
+"""kill -9 under load while messages come due: lost and repeated messages, and the longest lateness."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOWN_SECONDS = 0.5
 
 
 def run(session: Session) -> Section:
-    """Kill each system in turn, as often as there are rounds."""
+    """Kill each system in turn, once in each round."""
     section = Section("crash", f"kill -9 at {RATE:,} timed messages a second")
     section.note("lost: acknowledged before the kill and never delivered; repeated: delivered again after the restart")
     rounds = 1 if session.quick else 3

@@ -1,6 +1,6 @@
-"""The bare disk beside what our stores make of it: an append, an append with a sync, and one sync for a group.
+"""Our journal compared with the bare disk: an append, an append with a sync, and one sync for a group.
 
-In one process, with the store's own classes; the bare lines write the same bytes with bare system calls.
+Everything runs in one process with the store's own classes. The bare lines write the same bytes with system calls.
 """
 
 from __future__ import annotations

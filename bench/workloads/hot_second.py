@@ -1,4 +1,4 @@
-"""Very many messages due at one moment, and 200 others a second due around it: who waits for whom, and how long?"""
+"""Very many messages due at one moment, and 200 others a second due around it: how late are both?"""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def measure_on(
 
 
 def _planned(load: Load, count: int, per_second: float) -> tuple[int, Load]:
-    """Say from how fast the system was when the moment can be; return that, and the load for it."""
+    """Choose the moment by how fast the system accepted messages; returns it and the load."""
     lead = SPARE * count / max(500.0, per_second) + LEAD_SECONDS + 2
     hot_ms = (int(time.time() + lead) + 1) * 1000
     return hot_ms, dataclasses.replace(load, count=count, seconds=lead, due_at_ms=hot_ms, due_from_ms=0, due_to_ms=0)

@@ -1,4 +1,4 @@
-"""How late delayed messages come at a steady rate, alone and beside other traffic, at the broker and the consumer."""
+"""Lateness of delayed messages at a steady rate, alone and beside other traffic, at the broker and the consumer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WARM_NUMBERS = 1 << 56  # to a topic that nobody reads here
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LatenessCase:
-    """One row: what is sent, how fast, and what else goes on."""
+    """One row: the load, its rate, and other traffic."""
 
     kind: Kind
     rate: int
@@ -176,7 +176,7 @@ def add_lateness(section: Section, system: System, case: Case, verdict: Verdict)
 
 
 def count_losses(section: Section, system: System, case: Case, verdict: Verdict, accepted: int) -> None:
-    """Add what was early, lost and repeated; what ours did wrong is a failure."""
+    """Add early, lost and repeated messages. Those of our broker are failures."""
     lost = max(0, accepted - verdict.delivered)
     for name, value in (("early", verdict.early), ("lost", lost), ("repeated", verdict.repeated)):
         section.add(system.name, case, name, "", "lower", value)
@@ -185,7 +185,7 @@ def count_losses(section: Section, system: System, case: Case, verdict: Verdict,
 
 
 def latencies(section: Section, system: System, case: Case, verdict: Verdict) -> None:
-    """Add the distributions as curves; those of several repeats stay apart."""
+    """Add the distributions as curves, one for each repeat."""
     for where, values in (("broker", verdict.broker_ms), ("consumer", verdict.consumer_ms)):
         xs, shares = ccdf(_positive(values))
         if xs:

@@ -1,6 +1,6 @@
-"""Very many messages pending: memory, disk and idle processor time with them, a clean stop, and a start on top of them.
+"""Very many pending messages: memory, disk and idle processor time with them; a clean stop, and a start.
 
-`restart` and `memory` show two sides of the same runs, so ``all`` makes those only once.
+`restart` and `memory` show two parts of the same runs, so ``all`` makes these runs only once.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SETTLE_SECONDS = 3.0
 
 
 def memory(session: Session) -> Section:
-    """Show what pending messages weigh."""
+    """Show memory, disk and idle processor time with pending messages."""
     return _sections(session)[0]
 
 
 def restart(session: Session) -> Section:
-    """Show how soon a system is back with them."""
+    """Show how soon a system with pending messages serves again after a stop."""
     return _sections(session)[1]
 
 
@@ -108,7 +108,7 @@ def _weigh(
 
 
 def _come_back(session: Session, section: Section, system: System, running: Running, case: Case, load: Load) -> None:
-    """Stop it with messages due meanwhile, start it again, and see when it works."""
+    """Stop a system while messages come due, start it again, and measure when it serves."""
     ticks = dataclasses.replace(
         load,
         connections=1,

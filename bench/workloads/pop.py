@@ -1,4 +1,4 @@
-"""Popping: messages a second, how late un-acknowledged ones come again, very many at one moment, and their memory."""
+"""Popping: messages a second, lateness of redeliveries, very many of them at one moment, and memory."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _fill(
 
 
 def _task(task: PopTask) -> dict[str, float]:
-    """Have a task done in a process of its own."""
+    """Run a task in a process of its own."""
     child = spawn("bench.generator.popper", dataclasses.asdict(task))
     try:
         result = answer(child)
@@ -136,7 +136,7 @@ def _drain(session: Session, running: Running, group: str, seconds: float, one_a
 
 
 def _rate(session: Session, section: Section, system: System, running: Running) -> None:
-    """Pop and acknowledge as fast as it goes."""
+    """Pop and acknowledge as fast as possible."""
     for one_ack in (True, False):
         case: Case = {"what": "pop and ack", "acks": "one for 32" if one_ack else "one for each"}
         meter = CpuMeter(running.pids())
@@ -153,7 +153,7 @@ def _rate(session: Session, section: Section, system: System, running: Running) 
 
 
 def seen(session: Session, task: PopTask) -> AbstractContextManager[Catch]:
-    """Have a process see what comes again, beside other things."""
+    """Let a process record redeliveries, beside other things."""
     return session.catching("bench.generator.popper", dataclasses.replace(task, kind="again"))
 
 
@@ -229,7 +229,7 @@ def _hot(session: Session, section: Section, system: System, running: Running) -
 
 
 def _memory(session: Session, section: Section, system: System) -> None:
-    """Hold very many messages."""
+    """Measure the memory of very many messages in flight."""
     count = session.counts[0] if session.counts else 20_000 if session.quick else 1_000_000
     case: Case = {"what": "held", "messages": count}
     queues = max(QUEUES, count // EACH_QUEUE)

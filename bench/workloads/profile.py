@@ -1,11 +1,11 @@
-"""Where the processor time of one broker of ours goes at 20,000 messages a second in and out: by thread, and by code.
+"""The processor time of one broker of ours at 20,000 messages a second in and out, by thread and by code.
 
-By thread, from /proc: user and system time, time that it was ready and had no core, pages that it touched first, and
-how often it gave the core away, each a message. A message is one that was accepted and delivered.
+By thread, from /proc, each figure per message (accepted and delivered): user and system time, time ready without a
+core, pages touched for the first time, and the number of times that it gave up the core.
 
-By code, if there is ``perf``: a sample says which thread was where. Samples are put together by what the code is: our
-native modules by package (in a compiled build), the interpreter, NumPy, checksums, the C library, the kernel. So many
-µs a message are a thread's processor time in proportion to its samples.
+By code, if ``perf`` is installed: a sample says which thread executed which code. Samples are grouped: our native
+modules by package (in a compiled build), the interpreter, NumPy, checksums, the C library, the kernel. The time of a
+group is the thread's processor time in proportion to the samples.
 """
 
 from __future__ import annotations

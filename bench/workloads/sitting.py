@@ -1,8 +1,8 @@
-"""All rows of the comparison with Apache in one sitting that ends in time: the rows that we lost last come first.
+"""All rows of the comparison with Apache within a given time. Rows in which ours was slower come first.
 
 Each system is started and warmed once a turn (`bench.running.warmth`), and is stopped (SIGSTOP) while another one is
-measured: so a row has all systems within minutes of each other, none costs the others anything, and Java stays as warm
-as it was. Systems take turns within each row (A B A B). A turn goes through all rows, and the next one begins with new
+measured. So the systems of a row are measured within minutes of each other, do not disturb each other, and Java stays
+warm. Systems take turns within each row (A B A B). A turn goes through all rows, and the next one begins with new
 stores; there are as many as fit into the time. What does not fit is left out and named: a row is measured on all
 systems or on none.
 

@@ -1,6 +1,6 @@
-"""The wheel beside what else Python has for timers, in one process: nanoseconds a timer, in turn and again.
+"""The timing wheel compared with other timers of Python, in one process: nanoseconds a timer, in turn, repeatedly.
 
-Each part inserts so many timers with random due times over an hour, fires them as the clock goes on, and cancels them
+Each part inserts timers with random due times over an hour, fires them as the clock goes on, and cancels them
 in random order (heapq by a tombstone; a tombstone's cost at firing is its own). Processor time is measured.
 """
 

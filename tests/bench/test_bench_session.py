@@ -219,7 +219,7 @@ def test_markdown_of_a_result_without_measuring(tmp_path: Path) -> None:
     ("arguments", "complaint"),
     [
         (["send", "--peers", "kafka"], "known are apache, nats"),
-        (["send", "--body", "8"], "16 bytes at least"),
+        (["send", "--body", "8"], "at least 16 bytes"),
         (["everything"], "'everything' is not one of"),
         ([], "Missing argument"),
     ],

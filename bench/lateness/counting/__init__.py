@@ -1,1 +1,1 @@
-"""What became of each message, and how many share each figure: NumPy over rows."""
+"""The state of each message, and the counts of each figure: NumPy over rows."""

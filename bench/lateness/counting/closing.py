@@ -1,4 +1,4 @@
-"""Settling a part when earlier runs have counted some of the log: what is finished is counted once, ever.
+"""Settles a part when earlier runs have counted some of the log. A finished message is counted only once.
 
 ::
 

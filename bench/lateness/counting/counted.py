@@ -1,12 +1,12 @@
-"""What earlier runs have counted for good: up to where, and which messages are finished.
+"""What earlier runs have counted: up to which position, and which messages are finished.
 
-A message is finished when its first delivery stands in a segment that is closed; nothing that comes later changes it,
-a further delivery is a repeat. Of finished messages only the ids are kept, to know them again. A broker of ours gives
-numbers one after the other, so they are ranges, with a hole for each message that waits::
+A message is finished when its first delivery is in a closed segment. No later record changes its figures: a further
+delivery is a repeat. Only the ids of finished messages are kept, to recognize them. Our broker uses consecutive ids, so
+they form ranges, with a hole for each message that waits::
 
     (0, 1 … 70,000) delivered, but for 512 and 9,001      ►    1-511   513-9,000   9,002-70,000
 
-Ids of Apache's messages are hashes; they are kept one by one, 16 bytes each.
+Ids of Apache's messages are hashes. Each is kept, 16 bytes long.
 """
 
 from __future__ import annotations

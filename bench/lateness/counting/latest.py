@@ -1,8 +1,8 @@
-"""The latest hundred messages: which they are, and what their records say.
+"""Finds the hundred latest messages and reads their records.
 
-Each part of a log gives its own hundred, the hundred of all are among them. Only numbers travel; when the hundred are
-known, their records are read from the log, each by its place. Of equally late ones those due first come first, then
-those with the smaller id: every engine, with however many parts, finds the same.
+Each part of a log gives its own hundred, which contain those of the whole. Only numbers are passed on. When the hundred
+are known, their records are read from the log by position. Equally late messages are ordered by due time, then by id,
+so every engine finds the same, with any number of parts.
 """
 
 from __future__ import annotations

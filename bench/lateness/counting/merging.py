@@ -1,4 +1,4 @@
-"""Sums of parts become sums of all, and what a second decides is known only then.
+"""Merges the sums of parts into those of the whole. Only then the class of each second is known.
 
 ::
 

@@ -1,8 +1,7 @@
-"""What became of each message, and how many messages share each figure: NumPy over the rows of one part.
+"""Determines the state of each message, and counts messages by figure: NumPy over the rows of one part.
 
-The rows of a part (`bench.lateness.logs.packing`) hold every row of the ids in it, from logs and delay stores. Sorted
-by id and position each message is a run of neighbours, and what it takes to know its state are sums, firsts and lasts
-of runs::
+A part (`bench.lateness.logs.packing`) has all rows of its ids, from logs and delay stores. Sorted by id and position,
+the rows of each message are neighbours. Its state follows from sums, first and last rows of these groups::
 
     source, id     position   stage       due          state      store_ms   due_ms
     0, 71          12,000     ACCEPTED    null

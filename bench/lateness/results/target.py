@@ -1,4 +1,4 @@
-"""The target that a run is coloured by: so large a share of messages within so many milliseconds, ``--target``."""
+"""The service level of a run, ``--target``: at least this share of messages is at most this late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """At least ``share`` (0 … 1) of what was due is delivered at most ``limit_ms`` late."""
+    """At least ``share`` (0 … 1) of the due messages are delivered at most ``limit_ms`` late."""
 
     share: float
     limit_ms: int
@@ -34,7 +34,7 @@ DEFAULT_TARGET = Target(0.999, 1_000)
 
 
 def parse_target(text: str) -> Target:
-    """Read a target; ValueError says what one looks like.
+    """Read a target. Raises ValueError, with an example, for any other text.
 
     >>> parse_target("99.9% within 10ms")
     Target(share=0.999, limit_ms=10)

@@ -1,1 +1,1 @@
-"""What runs leave for the next one (``--state DIR``): sums of closed segments, what waits, what is finished."""
+"""The state that a run leaves for the next one (``--state DIR``): sums of closed segments, waiting and finished ids."""

@@ -1,4 +1,4 @@
-"""Results one after the other, and what a state cannot be asked."""
+"""Makes results repeatedly, and checks options that a state does not allow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["check_state", "repeat"]
 
 
 def check_state(state: str | None, since_ms: int | None, until_ms: int | None, received: Sequence[str]) -> None:
-    """ValueError for options that choose among messages, or join with them: of finished ones only sums are kept."""
+    """Raise ValueError for options that select or join messages: of finished ones only sums are kept."""
     given = {"--since": since_ms is not None, "--until": until_ms is not None, "--received": bool(received)}
     for option, is_given in given.items():
         if state is not None and is_given:
@@ -25,7 +25,7 @@ def repeat(
     told: Callable[[dict[str, Any]], None],
     stop: threading.Event,
 ) -> dict[str, Any] | None:
-    """Make results until ``stop`` is set or there are ``rounds``; answers the last one, None if there was none."""
+    """Make results until ``stop`` is set or there are ``rounds``; returns the last one, None without any."""
     summary: dict[str, Any] | None = None
     done = 0
     while not stop.is_set() and (rounds is None or done < rounds):

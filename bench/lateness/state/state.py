@@ -1,4 +1,4 @@
-"""Counting a log once, ever: what a run finishes is kept, the next one reads what has come since.
+"""Counts each closed segment of a log only once: a run keeps its sums, and the next run reads only new records.
 
 ::
 
