@@ -1,1 +1,1 @@
-"""The service towards the cluster: requests, the progress topic, membership of the group."""
+"""The service's side of the cluster: requests, the progress topic, membership of the group."""

@@ -1,4 +1,4 @@
-"""The service's clocks: the wall clock that due times mean, and the monotonic one that leases are measured with."""
+"""The service's clocks: the wall clock for due times, and the monotonic clock for leases."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["mono_ms", "wall_ms"]
 
 
 def wall_ms() -> int:
-    """Epoch ms, rounded down: ``now >= due`` is never early by this machine's clock."""
+    """Epoch ms, rounded down, so that ``now >= due`` is never early by this machine's clock."""
     return time.time_ns() // 1_000_000
 
 
 def mono_ms() -> int:
-    """Milliseconds from an arbitrary start; compared with readings of this process only."""
+    """Milliseconds from an arbitrary start. Compare only readings of the same process."""
     return time.monotonic_ns() // 1_000_000

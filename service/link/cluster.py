@@ -1,4 +1,4 @@
-"""What the service asks of the cluster, one method for each request, over the client's connections and routes."""
+"""The service's requests to the cluster, one method each, over the client's connections and routes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BODY_FLAGS = 0x701
 
 
 class Fate(Enum):
-    """What became of a send."""
+    """The outcome of a send."""
 
     STORED = "stored"
     REFUSED = "refused"
@@ -49,7 +49,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The answer to a send: ``at`` is the queue offset of what was stored; ``code`` and ``remark`` of a refusal."""
+    """The answer to a send: ``at`` is the queue offset of the stored message; ``code`` and ``remark`` of a refusal."""
 
     fate: Fate
     at: int = -1
@@ -59,7 +59,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """What a pull has brought: messages in order, and where to go on. ``moved``: the offset did not exist."""
+    """The result of a pull: messages in order, and the next offset. ``moved``: the asked offset did not exist."""
 
     messages: list[StoredMessage]
     next_offset: int
@@ -75,7 +75,7 @@ class ClusterLink:
         namesrv: Name servers, ``HOST:PORT;HOST:PORT``.
         topic: The entry topic.
         credentials, tls: As of `timewheel_client.Producer`.
-        member: Whether it joins the group whose members share the shards.
+        member: Whether to join the group whose members share the shards.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ClusterLink:
         self.targets = Targets(self.core, lambda broker: self._book.address(broker, mono_ms()))
 
     def beside(self) -> ClusterLink:
-        """One more link to the same cluster, not started and no member, with connections of its own."""
+        """A second link to the same cluster, with connections of its own; not started, and not a member."""
         return ClusterLink(";".join(self.core.name_servers), self.topic, *self._account, member=False)
 
     def _changed(self) -> None:
@@ -141,7 +141,7 @@ class ClusterLink:
     # ------------------------------------------------------------------------------------------------ where
 
     async def address(self, topic: str, broker: str) -> str:
-        """The address of a broker that serves a topic, if need be the last known one; raises NoRouteError."""
+        """The address of a broker that serves a topic, or its last known one. Raises NoRouteError."""
         try:
             route = await self.targets.route(topic)
         except NoRouteError:
@@ -156,7 +156,7 @@ class ClusterLink:
         return address
 
     async def connection(self, topic: str, broker: str) -> ClientConnection:
-        """An open connection to a broker's master, which drops what cannot be sent in time. Raises ClientError."""
+        """An open connection to a broker's master. It drops what cannot be sent in time. Raises ClientError."""
         address = await self.address(topic, broker)
         connection = await self.core.connections.get(address)
         connection.limit_unacknowledged(UNACKNOWLEDGED_MS)
@@ -165,11 +165,11 @@ class ClusterLink:
     # ------------------------------------------------------------------------------------------------ reading
 
     async def end(self, queue: TargetQueue) -> int:
-        """The offset of the next message of a queue; raises ClientError."""
+        """The offset of the next message of a queue (its max offset). Raises ClientError."""
         return await self._offset(queue, RequestCode.GET_MAX_OFFSET)
 
     async def begin(self, queue: TargetQueue) -> int:
-        """The offset of the first message that a queue still has; raises ClientError."""
+        """The offset of the first message that a queue still has (its min offset). Raises ClientError."""
         return await self._offset(queue, RequestCode.GET_MIN_OFFSET)
 
     async def _offset(self, queue: TargetQueue, code: int, **more: str) -> int:
@@ -187,11 +187,11 @@ class ClusterLink:
         return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(store_ms))
 
     async def probe(self, topic: str, broker: str) -> None:
-        """Have a broker answer something; raises ClientError."""
+        """Make a broker answer a request. Raises ClientError."""
         await self.end((topic, broker, 0))
 
     async def pull(self, queue: TargetQueue, offset: int, *, wait: bool) -> Pull:
-        """Read a queue from an offset; with ``wait`` the broker holds the request until there is something.
+        """Pull from a queue at an offset. With ``wait`` the broker holds the pull until there is a message.
 
         Raises ClientError.
         """
@@ -241,15 +241,15 @@ class ClusterLink:
         like: StoredMessage | None = None,
         may: Callable[[], bool] | None = None,
     ) -> asyncio.Future[RemotingCommand]:
-        """Write a send to one queue at once; `fate_of` reads what became of it. ``like``: whose flags and times it has.
+        """Write a send to one queue now; `fate_of` reads its outcome. ``like``: a message that gives flags and times.
 
-        ``may`` is asked immediately before the system call that writes; if it says no, nothing is written.
+        ``may`` is called immediately before the system call that writes. If it returns False, nothing is written.
 
-        Raises ClientError: then nothing was written.
+        Raises ClientError; then nothing was written.
         """
         topic, _, number = queue
         ext = send_header(self.group, topic, properties)
-        ext["c"] = topic  # the model of a topic that is not there: none, so that no broker makes one
+        ext["c"] = topic  # the template for a missing topic: none, so that no broker creates the topic
         ext["e"] = str(number)
         if like is not None:
             ext["f"], ext["g"], ext["h"] = str(like.sys_flag & _BODY_FLAGS), str(like.born_ms), str(like.flag)
@@ -260,23 +260,23 @@ class ClusterLink:
             raise ClientError(f"cannot be sent to {topic}: {error}") from None
 
     async def send(self, queue: TargetQueue, properties: str, body: bytes) -> Sent:
-        """Send to one queue and wait. ClientError only where nothing was written."""
+        """Send to one queue and wait for the outcome. Raises ClientError only if nothing was written."""
         connection = await self.connection(queue[0], queue[1])
         return await fate_of(self.send_now(connection, queue, properties, body))
 
 
 def pull_of(pulled: Pulled, offset: int, next_offset: int, queue: TargetQueue | None = None) -> Pull:
-    """What an answer brings from an offset on; where the rest of it cannot be read, it is read again from there.
+    """Read the answer to a pull from an offset. If its rest cannot be read, the next pull begins there.
 
-    ``queue``: each record must be of this queue, and in its place. No checksum covers what a record says of that, and a
-    broker's index may name the record of another queue. What is missing may be so because the cluster has deleted it.
+    ``queue``: each record must be of this queue, at its offset. No checksum covers these fields of a record, and a
+    broker's index may point at a record of another queue. Missing records may be those that the cluster deleted.
     """
     messages: list[StoredMessage] = []
     bad: list[BadRecord] = []
     at = offset
     for number, record in enumerate(pulled.records):
         if isinstance(record, StoredMessage):
-            # Behind it there must be room for all the others: so if none is missing, only one offset is right.
+            # After it there must be room for all the others. So if none is missing, only one offset is right.
             last = max(at, next_offset - (1 if pulled.cut else len(pulled.records) - number))
             strange = queue is not None and not (
                 (record.topic, record.queue_id) == (queue[0], queue[2]) and at <= record.queue_offset <= last
@@ -289,14 +289,14 @@ def pull_of(pulled: Pulled, offset: int, next_offset: int, queue: TargetQueue | 
                 messages.append(record)
                 at = record.queue_offset + 1
         else:
-            # Its head is no more certain than the rest; but the offsets of a queue are without gaps.
+            # Its head is as uncertain as the rest, but the offsets of a queue have no gaps.
             bad.append(BadRecord(record.raw, record.reason, at, record.log_offset))
             at += 1
     return Pull(messages, at if pulled.cut else next_offset, bad=tuple(bad))
 
 
 async def fate_of(reply: asyncio.Future[RemotingCommand]) -> Sent:
-    """What became of a send; never raises ClientError."""
+    """The outcome of a send. Never raises ClientError."""
     try:
         answer = await reply
     except NotWrittenError as error:

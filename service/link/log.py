@@ -1,10 +1,10 @@
-"""The log of an instance: one line for each event on standard output, with time (ms) and level.
+"""The log of an instance: each event is one line on standard output, with time (ms) and level.
 
 ::
 
     2026-11-25 10:39:05,729 INFO service.shard: broker-a/3: owning after 3431 ms: …
 
-What a peer has written stays in its line: `remoting.printable`.
+Text of peers cannot break or forge lines (`remoting.printable`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOLD_MAX = 1000
 
 
 class _Printable(logging.Formatter):
-    """Lines that nothing which a peer has written can break or forge; those of a traceback are indented."""
+    """Formats lines so that text of peers cannot break or forge them. Lines of a traceback are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Write a record."""
@@ -54,9 +54,9 @@ def start_logging() -> Callable[[], None]:
 
 
 class Teller:
-    """Logs what happens to one thing; the same text once in `SAY_AGAIN_MS`.
+    """Logs events of one object. The same text is logged once in `SAY_AGAIN_MS`.
 
-    A broker that is away is asked twice a second, and says the same each time. Any thread may call it.
+    A broker that is away is asked twice a second, with the same error each time. Any thread may call it.
     """
 
     def __init__(self, log: logging.Logger, name: str) -> None:
@@ -65,11 +65,11 @@ class Teller:
         self._told: dict[str, int] = {}
 
     def info(self, text: str) -> None:
-        """Log a course of things."""
+        """Log an ordinary event."""
         self._tell(logging.INFO, text)
 
     def warning(self, text: str) -> None:
-        """Log something that is not as it should be."""
+        """Log something that is wrong."""
         self._tell(logging.WARNING, text)
 
     def _tell(self, level: int, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A shard's chain of progress records in the progress topic: the queue with the shard's own number, on its broker."""
+"""A shard's chain of progress records: in the progress topic, in the queue with the shard's queue id, on its broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_MORE = 8
 
 
 class ProgressLog:
-    """Reads and appends one shard's progress; for one event loop. ``warn`` is told of records that are missing."""
+    """Reads and appends the progress of one shard. For one event loop. ``warn`` gets a text for missing records."""
 
     def __init__(
         self, cluster: ClusterLink, shard: str, queue: TargetQueue, warn: Callable[[str], object] = bool
@@ -31,9 +31,9 @@ class ProgressLog:
         self._warn = warn
 
     async def read(self) -> Picture:
-        """Read what stands there now. Raises ClientError, also for progress that cannot be of this queue."""
+        """Read the present progress. Raises ClientError, also if the progress cannot be of this queue."""
         picture = await self._read()
-        # Asked now: what a record speaks of stood in the queue before that record was written.
+        # Asked now: what a record describes was in the queue before that record was written.
         end = await self._cluster.end((self._cluster.topic, *self._queue[1:]))
         if picture.generation >= end or picture.low > end:
             raise ClientError(
@@ -72,7 +72,7 @@ class ProgressLog:
             look *= LOOK_MORE
 
     async def _all(self, offset: int, end: int) -> list[ProgressRecord | None]:
-        """The shard's records among these, and None where some cannot be read, or are missing."""
+        """The shard's records among these; None stands for records that cannot be read or are missing."""
         found: list[ProgressRecord | None] = []
         while offset < end:
             pull = await self._cluster.pull(self._queue, offset, wait=False)
@@ -94,9 +94,9 @@ class ProgressLog:
         try:
             record = read_record(message.body)
         except ValueError:
-            return None  # not ours
+            return None  # no progress record
         return record if record.shard == self._shard else None
 
     async def append(self, record: ProgressRecord) -> Sent:
-        """Append a record; what became of it. ClientError where nothing was written."""
+        """Append a record; returns the outcome. Raises ClientError if nothing was written."""
         return await self._cluster.send(self._queue, f"KEYS\x01{self._shard}\x02", record.encode())

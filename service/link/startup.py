@@ -1,6 +1,6 @@
-"""What must be there before the service starts: the three topics, with queues enough, readable and writable.
+"""Checks before the service starts: the three topics must exist with enough queues, readable and writable.
 
-Each error names what is missing and the command that makes it.
+Each error names what is missing and the command that creates it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _tell = Teller(logging.getLogger(__name__), "start")
 
 
 class SetupError(ClientError):
-    """The cluster lacks something that the service needs; the text says what to do."""
+    """The cluster lacks something that the service needs. The text says what to do."""
 
 
 def _make(topic: str, queues: int, namesrv: str, cluster: str) -> str:
@@ -35,14 +35,14 @@ def _make(topic: str, queues: int, namesrv: str, cluster: str) -> str:
 
 
 def shards_of(route: TopicRoute) -> list[TargetQueue]:
-    """The shards of an entry topic: queues that are both read and written, sorted."""
+    """The shards of an entry topic: its queues that are both readable and writable, sorted."""
     return [
         (queue.topic, queue.broker_name, queue.queue_id) for queue in route.read_queues if queue in route.write_queues
     ]
 
 
 async def _cluster_name(cluster: ClusterLink) -> str:
-    """The name of the cluster, for a command that one can copy; CLUSTER if it is not known."""
+    """The name of the cluster, for the command in an error; CLUSTER if it is unknown."""
     try:
         reply = await cluster.core.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         return str(min(loads(reply.body)["clusterAddrTable"]))
@@ -51,7 +51,7 @@ async def _cluster_name(cluster: ClusterLink) -> str:
 
 
 async def _routes(cluster: ClusterLink, topics: Iterable[str]) -> dict[str, TopicRoute]:
-    """Those that are known."""
+    """The routes that are known, of these topics."""
     routes: dict[str, TopicRoute] = {}
     for topic in topics:
         try:
@@ -65,9 +65,9 @@ async def _routes(cluster: ClusterLink, topics: Iterable[str]) -> dict[str, Topi
 
 
 async def _settled(cluster: ClusterLink, wanted: Collection[str]) -> dict[str, TopicRoute]:
-    """The routes, as soon as the name server knows brokers; ClientError if nobody answers.
+    """The routes, as soon as the name server knows brokers. Raises ClientError if no name server answers.
 
-    That it answers once shows that its address is right: it may be away for a while then.
+    An answer shows that its address is right. After that it may be away for a while.
     """
     routes = await _routes(cluster, wanted)
     until_ms = mono_ms() + SETTLED_MS
@@ -75,11 +75,13 @@ async def _settled(cluster: ClusterLink, wanted: Collection[str]) -> dict[str, T
         try:
             if await cluster.core.masters() or mono_ms() >= until_ms:
                 break
-            _tell.info("the name server knows no broker: if it has just started, some will tell it within a minute")
+            _tell.info(
+                "the name server knows no broker yet: brokers register with a restarted name server within a minute"
+            )
         except ClientError as error:
             if mono_ms() >= until_ms:
                 raise
-            _tell.info(f"the name server has answered before, and does not now: {error}")
+            _tell.info(f"the name server answered before and does not answer now: {error}")
         await asyncio.sleep(1)
         with suppress(ClientError):
             routes = await _routes(cluster, wanted)
@@ -87,7 +89,7 @@ async def _settled(cluster: ClusterLink, wanted: Collection[str]) -> dict[str, T
 
 
 async def check_topics(cluster: ClusterLink, namesrv: str, rejected: str) -> list[TargetQueue]:
-    """Answer the shards; raises SetupError for what is missing, ClientError for a cluster that does not answer."""
+    """Return the shards. Raises SetupError if something is missing, ClientError if the cluster does not answer."""
     wanted = {cluster.topic: 8, PROGRESS_TOPIC: 8, rejected: 4}
     routes = await _settled(cluster, wanted)
     missing = [topic for topic in wanted if topic not in routes]

@@ -1,17 +1,17 @@
-"""Target topics as an instance knows them: their routes, and for how long the name servers have not known them.
+"""The target topics of an instance: their routes, and how long the name servers have not known them.
 
-A name server that has started a moment ago knows a topic once a broker of it has told it: RocketMQ's brokers do that
-every 30 s, every 60 s at most. So its "no such topic" says little at first. What is known without it:
+A name server that has just started knows a topic only after a broker with that topic has registered. RocketMQ's brokers
+register every 30 s, at most every 60 s. So at first its "no such topic" proves little. Other sources:
 
 ====================  ==========================================================================================
-the cached route      kept by the client core; the brokers' own answers say whether a topic is there still
-the progress          names the target queues of the owner before: their topics were there, and so were they
+the cached route      the client core keeps it; the brokers' own answers show whether the topic still exists
+the progress          names the target queues of the previous owner, so their topics existed
 other name servers    are asked, too
 ====================  ==========================================================================================
 
-A topic counts as missing (`Targets.is_gone`) after `MISSING_MS`, if a name server says so that has been up for
-`SETTLED_MS`: since then a connection to it has been open. Each missing topic is asked for by itself, with a back-off of
-its own, and nobody waits for the answer for longer than `WAIT_MS`.
+A topic counts as missing (`Targets.is_gone`) after `MISSING_MS`, if the answer comes from a name server that has been
+up for `SETTLED_MS`, as an open connection to it proves. Each missing topic is asked for separately, with a back-off of
+its own. Nobody waits longer than `WAIT_MS` for the answer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KEEP_MS = 600_000
 
 
 class RouteSource(Protocol):
-    """The client core, as far as it matters here."""
+    """The part of the client core that is used here."""
 
     def cached_route(self, topic: str) -> TopicRoute | None:
         """The cached route of a topic, if there is one."""
@@ -57,7 +57,7 @@ class RouteSource(Protocol):
         ...
 
     async def refresh_elsewhere(self, topic: str) -> TopicRoute:
-        """Ask the name servers but for the first one."""
+        """Ask all name servers except the first."""
         ...
 
     def refresh_soon(self, topic: str) -> None:
@@ -65,23 +65,23 @@ class RouteSource(Protocol):
         ...
 
     def forget(self, topic: str) -> None:
-        """Look for a topic no more."""
+        """Stop looking for a topic."""
         ...
 
     def name_server_age_ms(self) -> int:
-        """How long the first name server has been up for certain."""
+        """How long the first name server has certainly been up, ms."""
         ...
 
 
 class BrokerBook:
-    """Addresses of masters, by broker name, as routes have named them.
+    """Addresses of masters by broker name, from routes.
 
     >>> book = BrokerBook(1000)
     >>> book.saw({"a": "h:1", "b": "h:2"}, 0); book.saw({"a": "h:1"}, 500)
     >>> book.address("b", 1500), book.address("b", 1501)
     ('h:2', None)
 
-    An address that has become another broker's is no longer the first one's:
+    An address that now belongs to another broker is no longer the first one's:
 
     >>> book.saw({"c": "h:2"}, 600); book.address("b", 700), book.address("a", 700)
     (None, 'h:1')
@@ -93,7 +93,7 @@ class BrokerBook:
         self._gone: dict[str, tuple[str, int]] = {}
 
     def saw(self, masters: dict[str, str], mono_ms: int) -> None:
-        """All routes together name these."""
+        """Note the addresses that all routes together name."""
         for broker in self._now.keys() - masters.keys():
             self._gone[broker] = self._now[broker], mono_ms
         self._now = dict(masters)
@@ -102,7 +102,7 @@ class BrokerBook:
                 del self._gone[broker]
 
     def address(self, broker: str, mono_ms: int) -> str | None:
-        """Where a broker is, or was until lately."""
+        """The address of a broker, or its last one; None if that is too old."""
         if broker in self._now:
             return self._now[broker]
         address, since_ms = self._gone.get(broker, ("", 0))
@@ -127,11 +127,11 @@ class _Missing:
 
 
 class Targets:
-    """Of one instance; for one event loop.
+    """The target topics of one instance. For one event loop.
 
     Args:
-        core: Knows routes, and asks for them.
-        address_of: Where a broker is, by what routes have said.
+        core: Looks routes up.
+        address_of: The address of a broker, from routes.
         now_ms: The monotonic clock.
     """
 
@@ -147,19 +147,19 @@ class Targets:
         self._refreshed_ms: dict[str, int] = {}  # topics without a master: when their route was asked for
 
     def watch(self, found: Callable[[], None]) -> Callable[[], None]:
-        """Call ``found`` when a topic is there that was missing; returns a function that ends it."""
+        """Call ``found`` when a missing topic is found. Returns a function that ends this."""
         self._found.add(found)
         return lambda: self._found.discard(found)
 
     def learn(self, queues: Iterable[TargetQueue]) -> None:
-        """Queues that an owner has delivered to."""
+        """Note queues that an owner has delivered to."""
         for queue in queues:
             if queue[0] not in self._learnt and len(self._learnt) >= TOPICS_MAX:
                 del self._learnt[next(iter(self._learnt))]
             self._learnt.setdefault(queue[0], set()).add(queue)
 
     def is_gone(self, topic: str) -> bool:
-        """Whether a topic does not exist, for certain, and nobody who is known here has delivered to it."""
+        """Whether a topic certainly does not exist, and no known owner has delivered to it."""
         missing = self._missing.get(topic)
         if missing is None or missing.since_ms is None or topic in self._learnt:
             return False
@@ -169,18 +169,18 @@ class Targets:
 
     @property
     def is_settled(self) -> bool:
-        """Whether a name server has been up for long enough to know every topic."""
+        """Whether a name server has been up long enough to know every topic."""
         return self._core.name_server_age_ms() >= SETTLED_MS
 
     def known(self, topic: str) -> TopicRoute | None:
-        """The route of a topic that the name servers know, if nothing has to be asked for it."""
+        """The route of a topic, if it is known without a request."""
         route = self._core.cached_route(topic)
         return None if route is None or route.is_template else route
 
     async def route(self, topic: str, *, keyed: bool = False) -> TopicRoute:
-        """The route of a topic, at once or after `WAIT_MS` at most; raises NoRouteError.
+        """The route of a topic, within `WAIT_MS`. Raises NoRouteError.
 
-        ``keyed``: for a message whose queue follows from its key, so all queues have to be known.
+        ``keyed``: the queue depends on the message's key, so all queues must be known.
         """
         route = self.known(topic)
         if route is not None:
@@ -199,7 +199,7 @@ class Targets:
         return known
 
     def _look_again(self, topic: str) -> None:
-        """Nobody takes writes now: do not wait for the next regular look, half a minute from now."""
+        """Look the route up now, because no broker accepts writes: the next regular look may be 30 s away."""
         now_ms = self._now_ms()
         if now_ms - self._refreshed_ms.get(topic, now_ms - AGAIN_MS) >= AGAIN_MS:
             self._refreshed_ms.pop(topic, None)
@@ -209,7 +209,7 @@ class Targets:
             self._core.refresh_soon(topic)
 
     def _of_progress(self, topic: str) -> TopicRoute | None:
-        """The queues that the owner before had used, of brokers whose address is known."""
+        """The queues that the previous owner used, of brokers whose address is known."""
         rows = [queue for queue in sorted(self._learnt.get(topic, ())) if self._address_of(queue[1]) is not None]
         queues = tuple(MessageQueue(*queue) for queue in rows)
         brokers = {queue[1]: {0: self._address_of(queue[1]) or ""} for queue in rows}
@@ -245,7 +245,7 @@ class Targets:
             missing.told_ms = now_ms
             missing.next_ms = now_ms + missing.pause_ms
             missing.pause_ms = min(2 * missing.pause_ms, PAUSE_MAX_MS)
-            self._core.forget(topic)  # senders may name any number of such topics; it is asked for here
+            self._core.forget(topic)  # senders may name any number of such topics; so ask for it here
         else:
             self._missing.pop(topic, None)
             for found in list(self._found):

@@ -290,7 +290,7 @@ class Owner:
                 try:
                     await self.cluster.send(self.queue, *record)
                 except ClientError as error:
-                    self.tell.warning(f"the release record: {error}")
+                    self.tell.warning(f"writing the release record: {error}")
                 return
             await self.save_now()
             await asyncio.sleep(0.02)

@@ -79,5 +79,5 @@ class Saver:
                 text = f"{sent.fate.value} ({sent.code} {sent.remark})"
             except ClientError as error:
                 text = str(error)
-            self._tell.warning(f"a progress record: {text}")
+            self._tell.warning(f"writing a progress record: {text}")
             await asyncio.sleep(PAUSE_MS / 1000)

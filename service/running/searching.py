@@ -81,7 +81,7 @@ class Searcher:
                     raise ClientError(f"{queue} ends at {end}, and nothing is read at {offset}")
                 offset = pull.next_offset
         except ClientError as error:
-            self._owner.tell.warning(f"looking for deliveries in {queue}: {error}")
+            self._owner.tell.warning(f"searching {queue} for deliveries: {error}")
             await asyncio.sleep(PAUSE_MS / 1000)
             return
         self._owner.shard.scanned(queue, found, lost)

@@ -290,7 +290,7 @@ class RemoteTarget:
         try:
             self._owner.shard.aim(queue, await self._owner.cluster.end(queue))
         except ClientError as error:
-            self._owner.tell.warning(f"asking where queue {queue[2]} of {queue[0]} at {queue[1]} ends: {error}")
+            self._owner.tell.warning(f"asking for the end of queue {queue[2]} of {queue[0]} at {queue[1]}: {error}")
             self._suspects.suspect(queue)
         finally:
             self._aiming.pop(queue, None)
