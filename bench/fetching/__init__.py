@@ -1,1 +1,1 @@
-"""What is fetched or built once and kept: jars, clients, servers, the generator's library."""
+"""Things that are fetched or built once and kept: jars, clients, servers, the generator's library."""

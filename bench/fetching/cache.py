@@ -1,4 +1,4 @@
-"""A folder for big things that are fetched once: clients, peers, what they were built into.
+"""A folder for large things that are fetched or built once: clients, peers, and builds of them.
 
 Each entry is a folder named for its content and a hash of everything that goes into it. It is made in a temporary
 folder beside its place and renamed when it is finished, with a ``complete`` stamp inside; a lock file lets
@@ -31,11 +31,11 @@ FETCH_SECONDS = 900
 
 
 class MissingToolError(Exception):
-    """A program outside Python is not there; the text says which, and what to install."""
+    """A program outside Python is missing. The text says which, and what to install."""
 
 
 class FetchError(Exception):
-    """A package client could not bring what it was asked for; the text holds the end of its output."""
+    """A package client failed. The text has the end of its output."""
 
 
 def cache_root() -> Path:
@@ -80,7 +80,7 @@ def cached(name: str, inputs: Iterable[Path | str], make: Callable[[Path], None]
 
 
 def run_tool(command: Sequence[str | Path], cwd: Path, env: dict[str, str] | None = None) -> None:
-    """Run a package client or compiler to its end; FetchError with its last lines if it fails."""
+    """Run a package client or compiler to its end. Raises FetchError with its last lines if it fails."""
     try:
         done = subprocess.run(
             [str(part) for part in command],

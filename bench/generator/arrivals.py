@@ -1,4 +1,4 @@
-"""What a measuring consumer saw: one row a delivery, kept as arrays, and what follows from them.
+"""The deliveries that a measuring consumer saw, one row each, kept as arrays, and figures computed from them.
 
 A row is (number, due µs, stored µs, received µs), all epoch microseconds; stored is -1 where a system does not say when
 it delivered a message.
@@ -44,7 +44,7 @@ class Arrivals:
         return Arrivals(self.rows[chosen])
 
     def due_between(self, first_ms: float, last_ms: float) -> Arrivals:
-        """Return what was due in [first_ms, last_ms)."""
+        """Return the rows that were due in [first_ms, last_ms)."""
         due = self.rows[:, 1]
         return self.where((due >= int(first_ms * 1000)) & (due < int(last_ms * 1000)))
 
@@ -65,5 +65,5 @@ class Arrivals:
 
 
 def join(parts: list[Int64s]) -> Arrivals:
-    """Put the rows of several receptions behind one another."""
+    """Join the rows of several receptions."""
     return Arrivals(np.concatenate(parts) if parts else np.empty((0, 4), np.int64))

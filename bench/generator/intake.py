@@ -1,4 +1,4 @@
-"""How a measuring consumer takes messages: the contract, and RocketMQ's pulls.
+"""How a measuring consumer receives messages: the interface, and its form for RocketMQ's pulls.
 
 Bodies begin with two big-endian int64: due time in µs and number. Only these and the broker's own time stamp are read,
 with NumPy for all messages of an answer at once.
@@ -24,7 +24,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(slots=True)
 class Reception:
-    """What to receive: everything of a topic, until told how much that is.
+    """What to receive: all messages of a topic, until their number is known.
 
     ``store_path`` gets the rows as a .npy file. ``reconnect`` tries again when the system goes away, for as long as the
     reception lasts; ``pull_count`` is the most messages of one answer, where the protocol has such a thing.

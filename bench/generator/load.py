@@ -1,4 +1,4 @@
-"""What a generator is asked to send, and what came of it: plain values that travel between processes as JSON."""
+"""The load for a generator, and its result: plain values that are passed between processes as JSON."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class Load:
 
 @dataclasses.dataclass(slots=True)
 class LoadResult:
-    """What came of it.
+    """The result of a load.
 
     ``generator_cpu`` is the share of one core that the generator itself used, ``waited`` the share of the time in which
-    it had nothing to do: near 0 it was the limit, not what it measured. ``behind_ms`` is how far it fell behind its
+    it had nothing to do: near 0 the generator was the limit. ``behind_ms`` is how far it fell behind its
     rate at most. ``broken`` says that the connections broke off; ``refusal`` is the first answer that was no success.
     """
 

@@ -1,10 +1,11 @@
-"""The generator's inner loop in C, for RocketMQ's protocol: so cheap that it hardly counts beside what it measures.
+"""The generator's inner loop in C, for RocketMQ's protocol. It uses little compared with the measured system.
 
-Generator and measured system share the machine, so what the generator uses is missing there. `bench.generator.sender`
-costs several µs of Python a message when one request is in flight on each connection; `native.c` costs what its
-system calls cost. It does the same: a closed loop with so many requests in flight, or an open loop at a rate; one
-``send`` carries all requests that a connection may have out, one ``recv`` takes all replies that are there, and of
-a reply only length and success are read. Due times and numbers are written just before a frame is sent.
+Generator and measured system share the machine, so the generator takes processor time from the system.
+`bench.generator.sender` needs several µs of Python for a message when one request is in flight on each connection;
+`native.c` needs only the time of its system calls. It does the same: a closed loop with a number of requests in flight,
+or an open loop at a rate. One ``send`` carries all requests that a connection may have in flight, one ``recv`` takes
+all replies that have arrived, and only length and success of a reply are read. Due times and numbers are written just
+before a frame is sent.
 
 The library is compiled with gcc when it is first wanted and kept in the cache folder (`bench.fetching.cache`). Without
 gcc `bench.generator.sender` does the work, as it does for other protocols and where the numbers of all acknowledged
@@ -68,7 +69,7 @@ class _Result(ctypes.Structure):
 
 
 def can_run(load: Load) -> bool:
-    """Say whether this load can be run by the library, and there is gcc to make it."""
+    """Whether the library can run this load, and gcc is there to compile it."""
     return load.protocol == "rocketmq" and not load.accepted_path and shutil.which("gcc") is not None
 
 
@@ -86,7 +87,7 @@ def library() -> ctypes.CDLL:
 
 
 def run(load: Load) -> LoadResult:
-    """Send as asked and count; ConnectionError if the broker goes away, unless the load is tolerant."""
+    """Send the load and count. Raises ConnectionError if the broker goes away, unless the load is tolerant."""
     sockets: list[socket.socket] = []
     try:
         for number in range(load.connections):

@@ -1,4 +1,4 @@
-"""Knocks at a system that is starting, until it takes a message."""
+"""Tries to send to a system that is starting, until it accepts a message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RETRY_SECONDS = 0.002
 
 
 def first_accepted(load: Load, seconds: float) -> float | None:
-    """Return the seconds until a first message was acknowledged, from now; None if none was within ``seconds``."""
+    """Return the seconds from now until a message was acknowledged; None if none was within ``seconds``."""
     speech = PROTOCOLS[load.protocol]
     if load.protocol == "naive":
         load = dataclasses.replace(load, kind="timed")

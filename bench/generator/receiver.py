@@ -77,7 +77,7 @@ class Receiver:
         return True
 
     def run(self) -> int:
-        """Receive until told that it was all; return how many deliveries there were.
+        """Receive until the parent says that this was all; returns the number of deliveries.
 
         Raises ConnectionError if nobody listens.
         """
@@ -135,7 +135,7 @@ class Receiver:
 
 
 def main() -> int:
-    """Run one reception as the parent says."""
+    """Run one reception for the parent process."""
     receiver = Receiver(Reception.of(json.loads(first_line())))
     print(json.dumps({"received": receiver.run()}), flush=True)
     return 0

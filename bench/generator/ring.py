@@ -1,7 +1,7 @@
-"""Many frames ready to go, one behind the other in one array; only times and numbers are written into them.
+"""Many finished frames in one array. Only times and numbers are written into them.
 
-A `Template` is one frame and the places in it that change. All frames of a template are of one length, so the places
-stand in columns, and NumPy writes a column for hundreds of frames at once: about 0.2 µs a message, and one
+A `Template` is one frame and the places in it that change. All frames of a template have the same length, so these
+places form columns, and NumPy writes a column for hundreds of frames at once: about 0.2 µs a message, and one
 ``send`` of neighbouring frames needs no joining.
 """
 

@@ -1,6 +1,6 @@
-"""Keeps connections busy: a closed loop with so many requests in flight on each, or an open loop at a rate.
+"""Keeps connections busy: a closed loop with a number of requests in flight on each, or an open loop at a rate.
 
-The cost of a message is what counts here, because the generator shares the machine with what it measures: one ``send``
+The cost of a message must be low, because the generator shares the machine with the measured system: one ``send``
 carries all that a connection may have out, one ``recv`` takes all replies that are there, and of a reply only the
 length is read. `python -m bench.generator` runs one `Sender` as a process: a `Load` as JSON in, a `LoadResult` out.
 """
@@ -263,7 +263,7 @@ class Sender:
     # ------------------------------------------------------------------------------------------ the whole
 
     def run(self) -> LoadResult:
-        """Send as asked and count; ConnectionError if the broker goes away, unless the load is tolerant."""
+        """Send the load and count. Raises ConnectionError if the broker goes away, unless the load is tolerant."""
         load = self.load
         try:
             if load.warm_up_seconds:

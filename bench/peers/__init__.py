@@ -1,4 +1,4 @@
-"""The systems that are measured, each started as its users start it: ours, and real peers beside it."""
+"""The systems that are measured, ours and others, each started as its users start it."""
 
 from __future__ import annotations
 

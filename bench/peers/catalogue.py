@@ -1,4 +1,4 @@
-"""All systems by name: what ``--peers`` may say, and which configurations belong to each name."""
+"""All systems by name: the values of ``--peers``, and the configurations of each system."""
 
 from __future__ import annotations
 

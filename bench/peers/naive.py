@@ -1,4 +1,4 @@
-"""The way that comes to mind first, as a yardstick: a file for each second, swept once a second.
+"""The naive solution as a yardstick: a file for each second, swept once a second.
 
 ``python -m bench.peers.naive PORT FOLDER``. A message is a length, a letter for its topic, and a body that begins with
 its due time in µs; it is appended to the file of its second and acknowledged. When a second is over, its file is read,

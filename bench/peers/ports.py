@@ -1,7 +1,7 @@
 """Free TCP ports on 127.0.0.1, also several in a row (a broker takes its port, that - 2 and that + 1).
 
-A port is free when it is picked, not when it is taken: other test runs pick too. So whoever starts a process tries
-again with other ports when it says that its address is in use (`IN_USE`).
+A port is free when it is picked, but perhaps not when it is used: other test runs pick ports, too. So if a process says
+that its address is in use (`IN_USE`), start it again with other ports.
 """
 
 from __future__ import annotations

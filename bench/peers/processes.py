@@ -1,4 +1,4 @@
-"""Child processes of the tests: own session, log file, and an end that is sure."""
+"""Child processes of tests and benchmarks: each with its own session and log file, and certain to end."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Child:
         _children.discard(self)
 
     def terminate(self, seconds: float = 30) -> int:
-        """SIGTERM, wait for the end, and return the exit status; SIGKILL (and an error) if it does not end."""
+        """Send SIGTERM, wait, and return the exit status. If it does not end, send SIGKILL and raise an error."""
         if self.running():
             self.process.send_signal(signal.SIGTERM)
         try:

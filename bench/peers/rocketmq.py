@@ -1,4 +1,4 @@
-"""The two that speak RocketMQ's protocol, as systems to measure: ours and Apache's."""
+"""The two systems with RocketMQ's protocol: ours and Apache's."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ OURS = System(
 
 
 def ours_with(shards: int) -> System:
-    """Ours, as so many shards."""
+    """Our broker with this number of shards."""
     return dataclasses.replace(
         OURS,
         name=f"timewheel-{shards}-shards",

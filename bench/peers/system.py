@@ -1,4 +1,4 @@
-"""What a workload sees of the systems it measures: how each is started, stopped, killed, and what it weighs."""
+"""The interface of the systems that a workload measures: start, stop, kill, and the processes to measure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A few RocketMQ requests over a plain socket, written apart from the project's own codec.
+"""A few RocketMQ requests over a plain socket, independent of the project's own codec.
 
-Tests use it to prepare topics and to look at a broker from outside, ours and Apache's alike, so it shares no code
-with what is under test. One connection, one request at a time.
+Tests use it to prepare topics and to look at a broker from outside, ours or Apache's. So it shares no code with the
+code under test. One connection, one request at a time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Wall time across, lateness upwards, and how many messages in each cell as one of seven shades, a decade each.
+"""A heat map: time on the x axis, lateness on the y axis, messages per cell as one of seven shades, a decade each.
 
-Shades are steps, not a slide: a cell can be read off the legend. A single message has a shade that is seen.
+The shades are steps, so a cell can be read off the legend. Even a single message has a visible shade.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Percentiles along something: time, crowd, delay, the millisecond within the second. A panel for each source.
+"""Percentiles by time, messages in the same second, delay, or millisecond of the second. A panel for each source.
 
-Colour, dash and marker mean the percentile, the panel means the source, and all panels share one axis of lateness:
-what is better lies lower.
+Colour, dash and marker show the percentile. All panels share one axis of lateness: lower is better.
 """
 
 from __future__ import annotations

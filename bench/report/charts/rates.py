@@ -1,4 +1,4 @@
-"""How many messages were due, and how many delivered, in each second over time: what lateness is read against.
+"""Messages due and messages delivered in each second, as background for lateness.
 
 A table of lateness knows when messages were due, by the cell, and how late each came. So a delivery stands in the cell
 of due time plus lateness, or in the one after it: within a cell nobody knows more.
