@@ -20,9 +20,9 @@ LONG_SLICE_NS = 2_000_000
 BATCH_MAX = 512
 """Most records of one batch."""
 BATCH_MIN = 96
-"""Fewest records of a batch, if there are as many: enough for a block (`broker_plugin.delivery`), at half the cost.
-
-With smaller batches, a thread that has fallen behind would deliver one by one, which costs more, and stay behind.
+"""Fewest records of a batch, if there are as many. In pure Python they make a block (`broker_plugin.delivery`), at half
+the cost: a thread that has fallen behind and delivers one by one would stay behind. The compiled build makes blocks of
+256 and more only; there, so few records are put one by one.
 """
 YIELD_S = 0.00005
 BUSY_YIELD_S = 0.0003
