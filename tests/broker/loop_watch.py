@@ -130,6 +130,8 @@ class LoopWatch:
         self._patch.undo()
         gc.set_threshold(*self._thresholds)
         gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # as it was: see tests/conftest.py
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
 

@@ -433,13 +433,13 @@ def test_a_burst_of_new_names_never_makes_the_loop_wait_for_the_disk(
                 best_ms = 1e9
                 for attempt in range(3):  # a busy machine makes a turn longer, but not three times
                     frames = KINDS[kind](attempt * BURST)
+                    gc.unfreeze()
                     gc.collect()
                     gc.freeze()  # what other tests have left is not looked through in a turn of this broker
                     watch = Watch(monkeypatch)
                     writes = broker.core.tables.write_count
                     found = await asyncio.to_thread(burst, port, frames)
                     monkeypatch.undo()
-                    gc.unfreeze()
                     assert watch.syncs[watch.thread] == 0
                     assert watch.syncs.total() > 0
                     wanted = {OK, int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)}

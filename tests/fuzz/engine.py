@@ -430,8 +430,13 @@ def _resident() -> int:
 
 @functools.cache
 def _caches() -> list[Any]:
-    return [
-        found
-        for found in gc.get_objects()
-        if isinstance(found, functools._lru_cache_wrapper) and str(found.__module__).startswith(_OUR_PACKAGES)
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()  # `gc.get_objects` leaves out what is frozen, as all modules are under pytest
+    found = [
+        each
+        for each in gc.get_objects()
+        if isinstance(each, functools._lru_cache_wrapper) and str(each.__module__).startswith(_OUR_PACKAGES)
     ]
+    if frozen:
+        gc.freeze()
+    return found
