@@ -38,7 +38,7 @@ class ServiceCollector(Collector):
 
     def _waiting(self) -> Iterator[Metric]:
         service, now_ms = self._service, wall_ms()
-        pending, overdue, beyond, doubtful = (Counter[str]() for _ in range(4))
+        pending, overdue, refused, beyond, doubtful = (Counter[str]() for _ in range(5))
         states: Counter[str] = Counter()
         for owner in service.owners():
             shard = owner.name
@@ -47,6 +47,7 @@ class ServiceCollector(Collector):
             if owner.cache is None:
                 continue
             pending[shard] = owner.cache.pending_count
+            refused[shard] = owner.cache.refused_count
             try:
                 desk = owner.cache.plugin.pending
                 overdue[shard] = desk.count(PendingQuery(due_to_ms=now_ms)).count
@@ -55,6 +56,8 @@ class ServiceCollector(Collector):
                 continue  # the shard is being given up
         yield _by("timewheel_service_pending_messages", "Entries that wait, in the shards of this instance.", pending)
         yield _by("timewheel_service_overdue_messages", "Those of them that are due.", overdue)
+        text = "Those of them that brokers refuse to the account of the service: they wait for the right."
+        yield _by("timewheel_service_refused_messages", text, refused)
         yield _by("timewheel_service_beyond_roll_messages", "Those that will be rolled before they are due.", beyond)
         yield _by("timewheel_service_doubts", "Deliveries and predecessors that are being looked for.", doubtful)
         shards = GaugeMetricFamily("timewheel_service_shards", "Shards of this instance by state.", labels=["state"])

@@ -24,7 +24,7 @@ from store.disk.delay_id import delay_id
 from store.disk.errors import StoreError
 from store.disk.files import Files
 from store.disk.flusher import Flusher
-from store.put.plugin_api import DeliveryTarget, PluginContext
+from store.put.plugin_api import DeliveryTarget, PluginContext, PutStatus
 
 __all__ = ["CachedEntry", "ShardCache", "throw_away"]
 
@@ -172,6 +172,11 @@ class ShardCache:
     def pending_count(self) -> int:
         """Number of entries that wait."""
         return self.plugin.pending_count()
+
+    @property
+    def refused_count(self) -> int:
+        """How many of them brokers refuse to the account of the service, as of the last tries. Any thread."""
+        return sum(group.count for group in self.plugin.failures.groups if group.reason == PutStatus.NO_PERMISSION.name)
 
     def close(self) -> None:
         """End the threads and delete the cache. Waits for a delivery that is under way."""

@@ -1,9 +1,9 @@
 """Brokers that did not answer. Nothing is sent to them until they answer, so that nothing waits for them.
 
 A delivery to a broker that hangs takes as long as its timeout, and so does everything that is due at the same time. So
-a broker that once did not answer is left out, and is sent cheap probes. It is used again when it has answered a probe
-or an earlier delivery, after `PAUSE_MIN_MS` at least. That pause becomes longer each time if deliveries time out
-although the broker answers probes.
+a broker that once did not answer is left out, and is sent cheap probes. It is used again when it has answered a probe,
+also with an error, or an earlier delivery, after `PAUSE_MIN_MS` at least. That pause becomes longer each time if
+deliveries time out although the broker answers probes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from service.core.progress import TargetQueue
-from timewheel_client.values.errors import ClientError
+from timewheel_client.values.errors import BrokerError, ClientError
 
 __all__ = ["Suspects"]
 
@@ -60,6 +60,8 @@ class Suspects:
             await asyncio.sleep(pause_ms / 1000)
             try:
                 await self._probe(queue)
+                break
+            except BrokerError:  # an answer, too: its account may lack the right, or the topic is gone
                 break
             except ClientError:
                 pause_ms = PAUSE_MIN_MS

@@ -10,7 +10,8 @@ The last check and the write happen in one turn of the loop, with nothing betwee
 ==================  ==================================================================================================
 stored              the entry is done
 refused             the entry waits, and the cache tries again. If the refusal is permanent (topic missing or not
-                    writable, message illegal) it is sent to `TIMEWHEEL_REJECTED`
+                    writable, message illegal) it is sent to `TIMEWHEEL_REJECTED`. A refusal of the service's own
+                    account is not permanent: the entry waits until the account is accepted, and is counted
 no answer           the delivery is in doubt: nobody repeats it before the target queue was read (`service.core.calm`)
 ==================  ==================================================================================================
 """
@@ -39,7 +40,8 @@ from service.running.suspects import Suspects
 from store.disk.errors import StoreClosedError, StoreError
 from store.put.plugin_api import Put, PutRecord, PutResult, PutStatus
 from timewheel_client.net.connection import ClientConnection
-from timewheel_client.values.errors import ClientError, NoRouteError
+from timewheel_client.net.refusals import is_of_the_message
+from timewheel_client.values.errors import BrokerError, ClientError, NoRouteError
 from timewheel_client.values.routes import TopicRoute, queue_for_key
 
 __all__ = ["Principal", "RemoteTarget"]
@@ -53,7 +55,7 @@ CLOSED_MAX = 10_000
 """Most topics that are remembered as closed; beyond it their time begins anew."""
 REFUSALS_MAX = 3
 """Refusals for good of one message after which it is rejected: another broker may have taken it."""
-_FOR_GOOD = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.MESSAGE_ILLEGAL})
+_OF_THE_ACCOUNT = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR})
 _STATUS = {
     MaySend.ALREADY: PutStatus.PUT_OK,
     MaySend.NOT_DUE: PutStatus.NOT_DUE,
@@ -113,6 +115,7 @@ class RemoteTarget:
         self._suspects = Suspects(owner.cluster.end, owner.try_again)
         self._aiming: dict[TargetQueue, asyncio.Task[None]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
+        self._unasked: set[str] = set()  # topics of whose queues brokers do not tell this account the end
         self._refusals: dict[int, tuple[int, str]] = {}  # entries that a broker refused permanently: how often, and why
         self.outcomes: Counter[str] = Counter()
 
@@ -291,7 +294,12 @@ class RemoteTarget:
             self._owner.shard.aim(queue, await self._owner.cluster.end(queue))
         except ClientError as error:
             self._owner.tell.warning(f"asking for the end of queue {queue[2]} of {queue[0]} at {queue[1]}: {error}")
-            self._suspects.suspect(queue)
+            if not isinstance(error, BrokerError):
+                self._suspects.suspect(queue)
+            elif error.code == ResponseCode.NO_PERMISSION and len(self._unasked) < CLOSED_MAX:
+                self._unasked.add(queue[0])
+        else:
+            self._unasked.discard(queue[0])
         finally:
             self._aiming.pop(queue, None)
 
@@ -325,7 +333,8 @@ class RemoteTarget:
         if parcel.result is not None:
             return None  # it took too long, and the caller was told so
         if not shard.is_named(queue):
-            parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark="its queue is not named in the progress yet")
+            status = PutStatus.NO_PERMISSION if parcel.message.topic in self._unasked else PutStatus.UNKNOWN_ERROR
+            parcel.result = PutResult(status, remark="its queue is not named in the progress yet")
             return None
         if not self._admitted(parcel):
             return None
@@ -363,9 +372,17 @@ class RemoteTarget:
             parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=sent.remark)
         else:
             shard.refused(parcel.offset)
-            parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=sent.remark)
-            why = f"{ResponseCode(sent.code).name}: {sent.remark}"
-            self._owner.tell.warning(f"deliveries to {queue[0]} at {queue[1]} are refused: {why}")
-            if sent.code in _FOR_GOOD and queue[0] != REJECTED_TOPIC:
-                times, _ = self._refusals.get(parcel.offset, (0, ""))
-                self._refusals[parcel.offset] = times + 1, why
+            parcel.result = self._refused(parcel, queue, sent)
+
+    def _refused(self, parcel: _Parcel, queue: TargetQueue, sent: Sent) -> PutResult:
+        """What a refusal means: this message is tried again, waits with its topic's, or is rejected some day."""
+        why = f"{ResponseCode(sent.code).name}: {sent.remark}"
+        of_the_message, rejected = is_of_the_message(sent.code, sent.remark), queue[0] == REJECTED_TOPIC
+        waits = sent.code in _OF_THE_ACCOUNT and not of_the_message
+        self._owner.tell.warning(f"deliveries to {queue[0]} at {queue[1]} {'wait' if waits else 'are refused'}: {why}")
+        if of_the_message and not rejected:
+            times, _ = self._refusals.get(parcel.offset, (0, ""))
+            self._refusals[parcel.offset] = times + 1, why
+        # Those of a topic wait together, and a few are tried for all; what is to be rejected is of many topics.
+        status = PutStatus.NO_PERMISSION if waits and not rejected else PutStatus.UNKNOWN_ERROR
+        return PutResult(status, remark=sent.remark)

@@ -27,6 +27,7 @@ from service.running.entries import Waiting, waiting_of
 from service.running.instance_counts import InstanceCounts
 from service.running.owner import Owner
 from service.running.service import DelayService, _Plan
+from tests.support.scrape import parse
 from timewheel_client import ServiceClient
 
 QUEUE = ("TIMEWHEEL", "broker-a", 3)
@@ -155,6 +156,20 @@ def test_what_waits_in_a_real_cache(service: DelayService, ports: Ports, tmp_pat
         assert dict(known.properties)["TW_DELAY_ID"] == "broker-a/3/7"
         overview = json.loads(asked(ports.all, "/api/v1/overview")[1])
         assert (overview["shards"][0]["count"], overview["pending"]["last_due_ms"]) == (20, due_ms + 20)
+    finally:
+        cache.close()
+
+
+def test_what_is_refused_to_the_account_is_counted(service: DelayService, ports: Ports, tmp_path: Path) -> None:
+    owner = service.owners()[0]
+    own(owner)
+    owner.cache = cache = ShardCache(tmp_path / "c", owner.target, wall_ms, print)
+    try:
+        for reason, topic, count in (("NO_PERMISSION", "a", 3), ("NO_PERMISSION", "b", 4), ("TOPIC_AWAY", "c", 5)):
+            for number in range(count):
+                cache.plugin.failures.add(reason, topic, number, 0)
+        found = parse(asked(ports.metrics, "/")[1])
+        assert found["timewheel_service_refused_messages"].total(shard="broker-a/3") == 7
     finally:
         cache.close()
 

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from unittest import mock
 
 import pytest
 
-from remoting.messages.properties import get_property
 from service.running.entries import REJECTED_TOPIC
 from tests.service.process_cluster import ENTRY, NUMBER, Copies, RealCluster, now_ms, read_all
 from tests.support.apache import apache_jars
 from tests.support.certificates import Certificate, make_certificate
 from tests.support.need import need
+from tests.support.ports import free_port
 from tests.support.processes import Child
 from tests.support.wait import happens, wait_until
-from timewheel_client import Producer
+from timewheel_client import BrokerError, Producer
 from timewheel_client.net.credentials import Credentials
 
 pytestmark = [pytest.mark.process, pytest.mark.apache]
@@ -39,16 +39,19 @@ ACCOUNTS: dict[str, tuple[dict[str, str], str]] = {
     "without-entries": ({**TOPICS, ENTRY: "DENY"}, "SUB"),
     "reads-entries": ({**TOPICS, ENTRY: "SUB"}, "SUB"),
     "the-sender": ({ENTRY: "PUB"}, "DENY"),
+    "orders-sender": ({"orders": "PUB"}, "DENY"),
 }
 """What each may do: with topics, with the service's group."""
 
 
-def plain_acl() -> str:
+def plain_acl(**more: dict[str, str]) -> str:
+    """The accounts; ``more`` rights to topics by the account's name, with _ for -."""
     lines = ["accounts:", f"- accessKey: {ADMIN.access_key}", f"  secretKey: {SECRET}", "  admin: true"]
     for name, (topics, group) in ACCOUNTS.items():
         lines += [f"- accessKey: {name}", f"  secretKey: {SECRET}", "  admin: false"]
         lines += ["  defaultTopicPerm: DENY", "  defaultGroupPerm: DENY", "  topicPerms:"]
-        lines += [f"  - {topic}={may}" for topic, may in topics.items()]
+        rights = {**topics, **more.get(name.replace("-", "_"), {})}
+        lines += [f"  - {topic}={may}" for topic, may in rights.items()]
         lines += ["  groupPerms:", f"  - {GROUP}={group}"]
     return "\n".join(lines) + "\n"
 
@@ -75,9 +78,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, made: Certificate) -> Iter
         running.stop()
 
 
-def instance(cluster: RealCluster, made: Certificate, account: str, secret: str = SECRET) -> Child:
+def instance(
+    cluster: RealCluster, made: Certificate, account: str, secret: str = SECRET, more: Sequence[str] = ()
+) -> Child:
     with mock.patch.dict(os.environ, {"TIMEWHEEL_SECRET_KEY": secret}):
-        return cluster.service("--access-key", account, "--tls-ca", str(made.certificate))
+        return cluster.service("--access-key", account, "--tls-ca", str(made.certificate), *more)
 
 
 def send(cluster: RealCluster, numbers: range, topic: str, due_ms: int) -> None:
@@ -118,28 +123,58 @@ def _says(child: Child, text: str) -> bool:
     return text in child.log.read_text(errors="replace")
 
 
-def test_messages_go_out_once_and_those_for_a_topic_that_is_closed_to_it_are_rejected(
+def test_messages_go_out_once_and_those_for_a_topic_that_is_closed_to_it_wait_until_it_is_not(
     cluster: RealCluster, made: Certificate
 ) -> None:
+    """Before, they were rejected: also those that came due while somebody was changing the account."""
     service = instance(cluster, made, "the-service")
     wait_until(lambda: cluster.owned(service) >= QUEUES, PATIENCE_S, f"takeovers:\n{service.tail()}")
     due_ms = now_ms() + 1500
     send(cluster, range(20, 23), "closed", due_ms)
     send(cluster, range(30, 50), "orders", due_ms)
     sent = [*range(20), *range(30, 50)]
-    found = Copies()
 
-    def all_there() -> bool:
-        found.found = read(cluster, "orders").found
-        return len(found.found) >= len(sent)
+    def are_there(topic: str, count: int) -> bool:
+        return len(read(cluster, topic).found) >= count
 
-    assert happens(all_there, PATIENCE_S), service.tail()
-    assert happens(lambda: len(read(cluster, REJECTED_TOPIC).messages) >= 3, PATIENCE_S), service.tail()
-    rejected = read(cluster, REJECTED_TOPIC)
-    assert {number: len(rows) for number, rows in rejected.found.items()} == {20: 1, 21: 1, 22: 1}
-    for message in rejected.messages:
-        reason = get_property(message.properties, "TW_REASON") or ""
-        assert reason.startswith("NO_PERMISSION") and "No default permission for topic:closed" in reason
-    assert not read(cluster, "closed").messages
+    assert happens(lambda: are_there("orders", len(sent)), PATIENCE_S), service.tail()
+    told = "wait: NO_PERMISSION: org.apache.rocketmq.acl.common.AclException: No default permission for topic:closed"
+    wait_until(lambda: _says(service, told), PATIENCE_S, f"{told}:\n{service.tail()}")
+    assert not read(cluster, REJECTED_TOPIC).messages and not read(cluster, "closed").messages
+    rules = cluster.folder / "b0" / "conf" / "plain_acl.yml"
+    try:
+        rules.write_text(plain_acl(the_service={"closed": "PUB|SUB"}))  # the broker looks at it twice a second
+        assert happens(lambda: are_there("closed", 3), PATIENCE_S), service.tail()
+    finally:
+        rules.write_text(plain_acl())
     assert service.terminate() == 0
+    assert read(cluster, "closed").verdict(range(20, 23)) == {"lost": 0, "early": 0, "twice": 0}
     assert read(cluster, "orders").verdict(sent) == {"lost": 0, "early": 0, "twice": 0}
+    assert not read(cluster, REJECTED_TOPIC).messages
+
+
+def test_a_door_before_it(cluster: RealCluster, made: Certificate) -> None:
+    """Signatures pass, and the broker's refusals are the sender's at once; what has a due time goes by the service."""
+    front = f"127.0.0.1:{free_port()}"
+    service = instance(cluster, made, "the-service", more=("--listen", front))
+    wait_until(lambda: cluster.owned(service) >= QUEUES, PATIENCE_S, f"takeovers:\n{service.tail()}")
+
+    async def work() -> None:
+        async with Producer(front, access_key="orders-sender", secret_key=SECRET) as producer:
+            await producer.send("orders", b"now", properties={NUMBER: "100"})
+            await producer.send_oneway("orders", b"one-way", properties={NUMBER: "101"})
+            await producer.send("orders", b"later", properties={NUMBER: "102"}, at=now_ms() + 500)
+            with pytest.raises(BrokerError, match="No default permission for topic:closed"):
+                await producer.send("closed", b"now", properties={NUMBER: "103"})
+            with pytest.raises(BrokerError, match="nowhere"):
+                await producer.send("nowhere", b"later", at=now_ms() + 500)
+        async with Producer(front, access_key="orders-sender", secret_key="a-wrong-secret") as producer:
+            with pytest.raises(BrokerError, match="Check signature failed"):
+                await producer.send("orders", b"forged", properties={NUMBER: "104"})
+
+    asyncio.run(work())
+    wanted = {100, 101, 102}
+    assert happens(lambda: read(cluster, "orders").found.keys() >= wanted, PATIENCE_S), service.tail()
+    found = read(cluster, "orders").found
+    assert {number: len(found[number]) for number in found if number >= 100} == dict.fromkeys(wanted, 1)
+    assert service.terminate() == 0

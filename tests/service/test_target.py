@@ -17,6 +17,7 @@ from service.running import suspects, target
 from service.running.entries import REJECTED_TOPIC
 from tests.service.target_world import TargetWorld, names
 from timewheel_client.net.connection import ClientConnection
+from timewheel_client.values.errors import BrokerError
 from timewheel_client.values.routes import MessageQueue, TopicRoute
 
 
@@ -204,52 +205,107 @@ _ACL = "org.apache.rocketmq.acl.common.AclException: "
 _AT = ", org.apache.rocketmq.acl.plain.PlainPermissionManager.checkPerm(PlainPermissionManager.java:730)"
 
 
-def refusing(world: TargetWorld, monkeypatch: pytest.MonkeyPatch, remark: str) -> None:
-    """A broker 4.9 with access control refuses sends to the topic "closed": code 1 and an exception's text."""
+def refusing(world: TargetWorld, monkeypatch: pytest.MonkeyPatch, code: int, remark: str) -> None:
+    """A broker refuses sends to the topic "closed"."""
     send_now = world.send_now
 
     def refuse(connection: object, queue: TargetQueue, *more: Any, **named: Any) -> asyncio.Future[RemotingCommand]:
         if queue[0] != "closed":
             return send_now(connection, queue, *more, **named)
         reply: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
-        reply.set_result(RemotingCommand(1, 0, remark=remark))
+        reply.set_result(RemotingCommand(code, 0, remark=remark))
         return reply
 
     monkeypatch.setattr(world, "send_now", refuse)
 
 
-def test_a_topic_that_the_account_of_a_4_9_broker_may_not_write_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, the answer counted as none: the target was read and tried for ever, and its broker was suspected."""
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [
+        (1, f"{_ACL}No default permission for topic:closed{_AT}"),
+        (1, f"{_ACL}Check signature failed for accessKey=me{_AT}"),
+        (1, f"{_ACL}No acl config for me{_AT}"),
+        (16, "User:me has no permission to access Topic:closed from 10.0.0.1, no matched policies."),
+        (16, "check signature failed."),
+        (16, "No permission of accessKey=me to write topic closed"),
+        (16, "the broker[10.0.0.1:10911] sending message is forbidden"),
+    ],
+)
+def test_what_the_account_of_the_service_may_not_write_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int, remark: str
+) -> None:
+    """Somebody is changing the account's key or its rights: that says nothing of a message, which goes afterwards.
+
+    5.x answers with NO_PERMISSION for a wrong key as for a right that is missing: what came due while a key was being
+    changed was rejected after the third try, half a second later.
+    """
 
     async def story(world: TargetWorld) -> None:
         world.routes |= {topic: world.topic(topic, "broker-0") for topic in ("closed", "orders")}
-        refusing(world, monkeypatch, f"{_ACL}No default permission for topic: closed{_AT}")
-        entry = world.entry(1, "closed")
-        for number in range(target.REFUSALS_MAX):
-            assert names(await world.put(entry, world.entry(10 + number, "orders"))) == ["UNKNOWN_ERROR", "PUT_OK"]
-        assert names(await world.put(entry)) == ["PUT_OK"]
-        assert world.where() == [("orders", "broker-0")] * target.REFUSALS_MAX + [(REJECTED_TOPIC, "broker-0")]
+        times = 3 * target.REFUSALS_MAX
+        with monkeypatch.context() as patch:
+            refusing(world, patch, code, remark)
+            for number in range(times):
+                put = await world.put(world.entry(1, "closed"), world.entry(10 + number, "orders"))
+                assert names(put) == ["NO_PERMISSION", "PUT_OK"]
+        assert world.where() == [("orders", "broker-0")] * times
         assert world.lost_queues == [], "an answer that says that nothing was stored leaves nothing in doubt"
+        assert "deliveries to closed at broker-0 wait: " in caplog.text and remark in caplog.text
+        assert names(await world.put(world.entry(1, "closed"))) == ["PUT_OK"]
+        assert world.where()[times:] == [("closed", "broker-0")]
 
     in_world(story)
 
 
-@pytest.mark.parametrize("why", ["Check signature failed for accessKey=me", "No acl config for me"])
-def test_what_a_4_9_broker_refuses_for_the_account_itself_waits(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
-) -> None:
-    """Somebody has changed the account's key: that says nothing of a message, which goes when the key is right."""
-
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [
+        (13, "the message is illegal, maybe msg body or properties length not matched"),
+        (16, "Sending message to topic[closed] is forbidden."),
+        (16, "the topic[closed] sending message is forbidden"),
+        (17, "topic[closed] not exist, apply first please!"),
+    ],
+)
+def test_what_no_account_may_write_is_rejected(monkeypatch: pytest.MonkeyPatch, code: int, remark: str) -> None:
     async def story(world: TargetWorld) -> None:
         world.routes["closed"] = world.topic("closed", "broker-0")
+        refusing(world, monkeypatch, code, remark)
+        entry = world.entry(1, "closed")
+        for _ in range(target.REFUSALS_MAX):
+            assert names(await world.put(entry)) == ["UNKNOWN_ERROR"]
+        assert names(await world.put(entry)) == ["PUT_OK"]
+        assert world.where() == [(REJECTED_TOPIC, "broker-0")] and world.lost_queues == []
+
+    in_world(story)
+
+
+def test_a_topic_whose_end_is_refused_does_not_hold_up_its_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocketMQ 5 asks for the right `Get`. Its refusal counted as silence, and nothing went to that broker any more.
+
+    One message for a topic without that right was enough, and anybody who may send can name one.
+    """
+    monkeypatch.setattr(suspects, "PAUSE_MIN_MS", 20)
+
+    async def story(world: TargetWorld) -> None:
+        world.routes |= {topic: world.topic(topic, "broker-0") for topic in ("closed", "orders")}
+        end = world.end
+
+        async def refused(queue: TargetQueue) -> int:
+            if queue[0] == "closed":
+                raise BrokerError(16, "User:me has no permission to access Topic:closed", "broker-0:1")
+            return await end(queue)
+
+        world.target._suspects._probe = refused
         with monkeypatch.context() as patch:
-            refusing(world, patch, f"{_ACL}{why}{_AT}")
-            for _ in range(3 * target.REFUSALS_MAX):
-                assert names(await world.put(world.entry(1, "closed"))) == ["UNKNOWN_ERROR"]
-            assert world.stored == [] and world.lost_queues == []
-        assert f"deliveries to closed at broker-0 are refused: SYSTEM_ERROR: {_ACL}{why}" in caplog.text
+            patch.setattr(world, "end", refused)
+            for at in range(1, 9):
+                put = await world.put(world.entry(at, "closed"), world.entry(10 + at, "orders"))
+                assert names(put)[1] == "PUT_OK", "the broker is there"
+                assert names(put)[0] == "NO_PERMISSION"
+            world.target._suspects.suspect(("closed", "broker-0", 0))  # for another reason
+            await asyncio.wait(world.target._suspects.tasks(), timeout=10)
+            assert not world.target._suspects.tasks(), "a refusal is an answer"
         assert names(await world.put(world.entry(1, "closed"))) == ["PUT_OK"]
-        assert world.where() == [("closed", "broker-0")]
 
     in_world(story)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from remoting.codes import ResponseCode
 
-__all__ = ["refusal_of"]
+__all__ = ["is_of_the_message", "refusal_of"]
 
 _CERTAIN = frozenset(
     {
@@ -22,6 +22,8 @@ _CERTAIN = frozenset(
 )
 _ACL_REFUSAL = "org.apache.rocketmq.acl.common.AclException"
 _NO_RIGHT = "No default permission"
+_OF_THE_MESSAGE = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.TOPIC_NOT_EXIST})
+_TOPIC_FORBIDDEN = ("Sending message to topic[", "the topic[")
 
 
 def refusal_of(code: int, remark: str | None) -> int | None:
@@ -39,3 +41,19 @@ def refusal_of(code: int, remark: str | None) -> int | None:
     if code == ResponseCode.SYSTEM_ERROR and remark is not None and remark.startswith(_ACL_REFUSAL):
         return ResponseCode.NO_PERMISSION if _NO_RIGHT in remark else code
     return None
+
+
+def is_of_the_message(code: int, remark: str | None) -> bool:
+    """Whether a refusal is the fault of the message or its topic, so that no account could send it.
+
+    NO_PERMISSION has many causes: brokers 5.x, and ours, answer with it also to a wrong key or a missing right, and
+    while the broker itself takes no writes. That changes, and the same message is taken then.
+
+    >>> is_of_the_message(16, "the topic[T] sending message is forbidden"), is_of_the_message(17, None)
+    (True, True)
+    >>> is_of_the_message(16, "User:a has no permission to access Topic:T from 10.0.0.1, no matched policies.")
+    False
+    """
+    if code == ResponseCode.NO_PERMISSION:
+        return (remark or "").startswith(_TOPIC_FORBIDDEN)
+    return code in _OF_THE_MESSAGE
