@@ -28,10 +28,10 @@ __all__ = ["COPY_BYTES", "DIRTY_BYTES_MAX", "StoreWriter"]
 
 DIRTY_BYTES_MAX = 32 << 20
 """If more CommitLog bytes than this are unsynced, the flusher is woken before its interval ends."""
-COPY_BYTES = 384
-"""A popped message that is not acknowledged comes again as a copy, which is longer than the message: by the name of its
-retry topic and two properties (205 bytes), and of a level message by the name of its topic (108). A message is accepted
-only if a segment has room for the copy."""
+COPY_BYTES = 640
+"""A message is sent only if a segment has room for every copy that the broker may make of it. The longest copies: one
+that was sent back, went to the dead letters and is popped there by another group (575 bytes longer than the message),
+and one that was popped, sent back, delivered by its level and is popped again (607)."""
 
 _OK = PutStatus.PUT_OK
 _NOTHING = PutResult(PutStatus.UNKNOWN_ERROR)
@@ -168,7 +168,8 @@ class StoreWriter(StoreReader):
                             return PutResult(status, remark=f"topic {topic}: {status.name}")
                     allowed[queue] = queue_id if self.queue_for is None else self.queue_for(topic, queue_id)
         if put.data_bytes > limit - COPY_BYTES:
-            longest, most = put.longest, limit if put.guarded or put.accepted else limit - COPY_BYTES
+            longest = put.longest
+            most = limit if put.guarded or put.accepted or put.copied else limit - COPY_BYTES
             if longest > most:
                 remark = f"record of {longest} bytes, at most {most} are possible"
                 return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)

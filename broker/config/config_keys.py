@@ -250,7 +250,7 @@ _STORE = (
     Key(
         "mappedFileSizeCommitLog",
         str(1 << 30),
-        "Bytes of a CommitLog segment. The record of a sent message must be at least 392 bytes smaller.",
+        "Bytes of a CommitLog segment. The record of a sent message must be at least 648 bytes smaller.",
         a_whole_number(4096, 2**31 - 1),
     ),
     Key("mappedFileSizeConsumeQueue", "6000000", "Bytes of a ConsumeQueue file.", a_whole_number(20, 2**31 - 1)),

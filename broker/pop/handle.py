@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from broker.tables.topic_names import RETRY_PREFIX
 from remoting.errors import HeaderError
+from remoting.messages.message import MAX_TOPIC_BYTES
 
 __all__ = [
     "NORMAL",
@@ -16,6 +17,7 @@ __all__ = [
     "RETRY_V1",
     "RETRY_V2",
     "Handle",
+    "name_problem",
     "normal_topic",
     "parse_handle",
     "real_topic",
@@ -93,6 +95,21 @@ def retry_topic(topic: str, group: str, version: str = RETRY_V1) -> str:
     ('%RETRY%billing_Orders', '%RETRY%billing+Orders')
     """
     return f"{RETRY_PREFIX}{group}{'+' if version == RETRY_V2 else '_'}{topic}"
+
+
+def name_problem(topic: str, group: str) -> str:
+    """Say why a group cannot pop a topic: its retry topic would have too long a name; empty if it can.
+
+    >>> name_problem("Orders", "billing"), name_problem("%DLQ%" + "x" * 250, "billing")[:30]
+    ('', "the group's retry topic of the")
+    """
+    size = 0 if retry_flag(topic) != NORMAL else len(retry_topic(topic, group).encode("utf-8", "surrogatepass"))
+    if size <= MAX_TOPIC_BYTES:
+        return ""
+    return (
+        f"the group's retry topic of the topic, {retry_topic('TOPIC', 'GROUP')}, would have a name of {size} bytes, at "
+        f"most {MAX_TOPIC_BYTES} are possible: pull this topic, or pop it with a group that has a shorter name"
+    )
 
 
 def real_topic(topic: str, group: str, retry: str) -> str:

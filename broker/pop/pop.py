@@ -17,7 +17,7 @@ from typing import Any
 from broker.net.asides import ASKER, Asides, AskerGoneError
 from broker.net.channel import KEPT_OF_ONE_MAX_BYTES, Channel
 from broker.net.processor import Handler
-from broker.pop.handle import ORDER_QID
+from broker.pop.handle import ORDER_QID, name_problem
 from broker.pop.pop_polls import PopPolls
 from broker.pop.pop_reader import Cold, Pop, PopReader, Read, Work
 from broker.pop.requests import INVISIBLE_MAX_MS, Checks, PopHeader, bare
@@ -105,6 +105,9 @@ class PopProcessor:
         topic = self._checks.readable(channel, command, header, "pop")
         if isinstance(topic, RemotingCommand):
             return topic
+        problem = name_problem(header.topic, header.group)
+        if problem:
+            return command.reply(ResponseCode.INVALID_PARAMETER, problem)
         if not 0 < header.invisible_ms <= INVISIBLE_MAX_MS:
             remark = f"invisibleTime is {header.invisible_ms} ms: 1 to {INVISIBLE_MAX_MS} are possible"
             return command.reply(ResponseCode.INVALID_PARAMETER, remark)

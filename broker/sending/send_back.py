@@ -192,4 +192,4 @@ class SendBackProcessor:
                 return command.reply()
             return command.reply(ResponseCode.SYSTEM_ERROR, results[0].remark or status.name)
 
-        return self._turn.put_request(channel, command, [message], answer, self._now_ms())
+        return self._turn.put_request(channel, command, [message], answer, self._now_ms(), copies=True)

@@ -155,4 +155,4 @@ class ResumeProcessor:
             _LOG.warning("the message given up at %d is half message %d now", offset, result.queue_offset)
             return command.reply()
 
-        return self._turn.put_request(channel, command, [message], answer, now_ms)
+        return self._turn.put_request(channel, command, [message], answer, now_ms, copies=True)

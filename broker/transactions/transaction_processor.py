@@ -356,7 +356,7 @@ class TransactionProcessor:
             return self._outcome(command, results, failed)
 
         try:
-            refusal = self._turn.put_request(channel, command, messages, answer, now_ms)
+            refusal = self._turn.put_request(channel, command, messages, answer, now_ms, copies=True)
         except BaseException:
             del self._deciding[number]
             raise

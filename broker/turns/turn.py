@@ -164,11 +164,12 @@ class Turn(DurableReplies):
         messages: Sequence[Message],
         answer: Callable[[list[PutResult]], RemotingCommand | None],
         now_ms: int,
+        copies: bool = False,
     ) -> RemotingCommand | None:
         """Gather a request of several messages, all or none; returns the reply if one of them is refused at once.
 
-        ``answer`` makes the reply from one result for each message (a held one has its virtual offset). Raises
-        NotYetError as `put` does.
+        ``answer`` makes the reply from one result for each message (a held one has its virtual offset); ``copies``: of
+        stored messages. Raises NotYetError as `put` does.
         """
         request = PutRequest(answer)
         records: list[PutRecord] = []
@@ -203,6 +204,7 @@ class Turn(DurableReplies):
         self._note_level(shortest_ms)
         if records:
             request.put = put_of(records)
+            request.put.copied = copies
         self._held += len(request.parts) - len(records)
         self._gather(channel, command, request, len(request.parts))
         return None

@@ -12,7 +12,15 @@ from remoting.messages.message import (
     record_fields,
     tags_code,
 )
-from remoting.messages.properties import REAL_QID, REAL_TOPIC, TW_LEVEL, get_property, remove_properties, with_property
+from remoting.messages.properties import (
+    DELAY,
+    REAL_QID,
+    REAL_TOPIC,
+    TW_LEVEL,
+    get_property,
+    remove_properties,
+    with_property,
+)
 from store.derived.dispatch import SCHEDULE_TOPIC
 from store.put.plugin_api import PutRecord
 
@@ -32,9 +40,9 @@ def copy_of(record: bytes, level: int, number: int, due_ms: int, bytes_max: int 
     Topic and queue come from ``REAL_TOPIC`` and ``REAL_QID``; body, flag, sysflag, born time and host, store host,
     reconsume times and the property text stay (``DELAY``, ``WAIT`` and the ``REAL_`` ones too, see
     ScheduleMessageService.messageTimeUp); the prepared offset becomes 0. ``__TW_LEVEL`` is added. If that makes the
-    properties too long, or the copy longer than ``bytes_max``, the largest record of the log, ``REAL_TOPIC`` and
-    ``REAL_QID`` are removed: without them no copy is longer than the original. Raises RecordError if the message does
-    not tell its topic or queue.
+    properties too long, or the copy longer than ``bytes_max``, the largest record of the log, ``REAL_TOPIC``,
+    ``REAL_QID`` and ``DELAY`` are removed: without them no copy is longer than the original. Raises RecordError if the
+    message does not tell its topic or queue.
     """
     stored = decode_record(record, check_crc=False)
     if (stored.topic, stored.queue_id, stored.queue_offset) != (SCHEDULE_TOPIC, level - 1, number):
@@ -52,7 +60,7 @@ def copy_of(record: bytes, level: int, number: int, due_ms: int, bytes_max: int 
     message.properties = with_property(remove_properties(properties, (_APACHE_CRC, TW_LEVEL)), TW_LEVEL, mark)
     encoded = _fitting(message, stored.store_host, bytes_max)
     if encoded is None:
-        message.properties = remove_properties(message.properties, (REAL_TOPIC, REAL_QID))
+        message.properties = remove_properties(message.properties, (DELAY, REAL_TOPIC, REAL_QID))
         try:
             encoded = encode_record(message, stored.store_host)
         except MessageError as error:

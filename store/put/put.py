@@ -90,6 +90,7 @@ class Put:
     ``due_ms``      int, epoch ms before which it must not be appended; 0 if it is not delayed
     ``guarded``     bool, a delivery: the topic must still exist and be writable
     ``accepted``    bool, not a new send: a disk too full for sends still takes it (and all that is guarded)
+    ``copied``      bool, a copy of a stored message: it may be as long as a segment has room for
     ``data_bytes``  int, bytes of all records
     ``first``       int, queue offset of the first message; valid after `number`
     ``scheduled``   bool, some of it goes to the level scheduler's topic, so `schedule` must be called
@@ -98,13 +99,14 @@ class Put:
     Everything from `number` on is called under the append lock.
     """
 
-    __slots__ = ("accepted", "data_bytes", "due_ms", "first", "guarded", "scheduled")
+    __slots__ = ("accepted", "copied", "data_bytes", "due_ms", "first", "guarded", "scheduled")
 
     def __init__(self, data_bytes: int) -> None:
         self.data_bytes = data_bytes
         self.due_ms = 0
         self.guarded = False
         self.accepted = False
+        self.copied = False
         self.scheduled = False
         self.first = 0
 

@@ -67,6 +67,7 @@ class PutRecord(Put):
         self.due_ms = due_ms
         self.guarded = guarded
         self.accepted = accepted
+        self.copied = False
         self.scheduled = topic == SCHEDULE_TOPIC
         self.data_bytes = len(record)
         self.topic = topic

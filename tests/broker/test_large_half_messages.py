@@ -87,7 +87,7 @@ def test_the_largest_record_can_be_committed(tmp_path: Path) -> None:
     rig, client = rig_of(tmp_path, mappedFileSizeCommitLog=8192, transactionCheckMax=1)
     topic = "T" * 127
     accepted = 0
-    for size in range(7000, 8192, 7):
+    for size in range(6700, 8192, 7):
         text = properties(TRAN_MSG="true", PGROUP="pg", UNIQ_KEY=f"K{size}")
         reply = client.send(topic, text, bytes(size), g=rig.now_ms, f=4)
         if reply.code:

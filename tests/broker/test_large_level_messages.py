@@ -27,7 +27,7 @@ def test_the_largest_level_message_that_is_accepted_is_delivered(tmp_path: Path,
         else:
             assert reply.code == ResponseCode.MESSAGE_ILLEGAL
             high = middle - 1
-    assert low > SEGMENT_BYTES - len(fill.encode()) - 900, "not much less than fits is accepted"
+    assert low > SEGMENT_BYTES - len(fill.encode()) - 1_200, "not much less than fits is accepted"
     rig.pass_ms(2_000)
     rig.deliver_levels()
     assert rig.core.level_scheduler.pending_count() == 0

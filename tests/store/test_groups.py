@@ -8,9 +8,10 @@ from remoting.messages.message import decode_record
 from store.message_store import MessageStore
 from store.put.plugin_api import PutGroup, PutRecord, PutResult, PutStatus
 from store.put.put_group import results_of
-from tests.store.test_message_store import SMALL, Clock, bodies, made, opened
+from tests.store.test_message_store import SMALL, Clock, bodies, copies_need_little, made, opened
 from tests.support.simdisk import SimDisk
 
+__all__ = ["copies_need_little"]
 NOW_MS = 1_700_000_000_000
 PLACES = range(3)
 

@@ -10,6 +10,7 @@ import pytest
 from remoting.filters.subscription import TagFilter
 from remoting.messages.message import Message, decode_record, encode_host
 from remoting.messages.properties import TW_ID, format_properties
+from store import store_writer
 from store.disk.delay_id import DELAY_ID_BASE
 from store.disk.errors import (
     StoreCorruptError,
@@ -29,6 +30,12 @@ HOST = encode_host("127.0.0.1", 10911)
 ROOT = Path("/store")
 SMALL = StoreOptions(commit_log_segment_bytes=2000, consume_queue_segment_bytes=100)
 FOREVER = 1 << 60
+
+
+@pytest.fixture(autouse=True)
+def copies_need_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segments of these tests are smaller than a broker's may be: nothing would be left for messages."""
+    monkeypatch.setattr(store_writer, "COPY_BYTES", 384)
 
 
 class Clock:
