@@ -162,6 +162,7 @@ class DelayPlugin:
         self.commands, self.pending = rooms.commands, rooms.desk
         if context.now_ms is None:
             self.pending.pause_by(self._let_others, clock.worked_ns, clock.monotonic_ns)
+            rooms.pause = self._let_others
         self.gate.keyed, self.gate.limits, self.spiller.tidy = rooms.keyed, rooms.limits, rooms.tidy
         self.deliverer.tally = rooms.told(self.deliverer.tally)
 

@@ -15,6 +15,7 @@ from broker_plugin.pending.desk import PendingDesk
 from broker_plugin.pending.keyed_turn import KeyedTurn
 from broker_plugin.pending.limits import LimitedTally, PendingLimits
 from store.disk.errors import StoreError
+from store.put.plugin_api import LookupTarget
 from store.spill.state.message_rows import MessageRows
 
 if TYPE_CHECKING:
@@ -59,12 +60,17 @@ class DeskRooms:
         self.cancelled = CancelledRows(self.past)
         self.key_rows = MessageRows(files, directory / "keys", store_id, self._keep_ms, files_max=KEY_FILES_MAX)
         spill.before_switch(self.key_rows.sync)
+        self.pause: Callable[[], object] = lambda: None
+        """Called between two holds of the delivery lock."""
+        self._find_delivered: Callable[[int], bytes | None] = lambda _: None
 
     def furnish(
         self, sweeper: Delivery, recovery: Overdue, flusher: Flusher, target: DeliveryTarget, stats: Stats
     ) -> None:
         """Make the desk; reads rows, and messages if topics are limited. Raises StoreError."""
         spill, lock = self._spill, self._spill.lock
+        if isinstance(target, LookupTarget):
+            self._find_delivered = target.find_delivered
         changes = Changes(spill, sweeper, recovery, flusher, target, lock, stats, self.cancelled)
         self.keys = DelayKeys(spill, sweeper, self.key_rows, keys_max=self._keys_max, keep_ms=self._keep_ms)
         if self._was_used:
@@ -87,8 +93,9 @@ class DeskRooms:
         self.desk = PendingDesk(spill, sweeper, recovery, lock, stats, changes, self.keys)
 
     def _is_cancelled(self, delay_id: int) -> bool:
+        """Whether a row may be believed: its message does not wait, nor was it delivered."""
         found = self._spill.find(delay_id)
-        return found is None or found.done
+        return (found is None or found.done) and self._find_delivered(delay_id) is None
 
     def count_topics(self, balance: TopicBalance, accepted: Accepted) -> None:
         """Let the desk show counts by topic; the counters are told of cancels and of late refusals."""
@@ -110,12 +117,18 @@ class DeskRooms:
 
     def tidy(self, now_ms: int) -> None:
         """Remove rows and keys that are old, and write what could not be written before."""
-        with self._spill.lock, suppress(StoreError):
-            self.cancelled.settle()
+        with suppress(StoreError):
             self.keyed.put_backs.settle()
+        with suppress(StoreError):
+            while self._settle():
+                self.pause()
         self.past.expire(now_ms)
         self.key_rows.expire(now_ms, self.keys.is_pending)
         self.keys.evict(now_ms)
+
+    def _settle(self) -> bool:
+        with self._spill.lock:
+            return self.cancelled.settle()
 
     def sync(self) -> None:
         """Make the rows of keys durable, then the journal: a message must not be durable without its key's row."""
@@ -125,7 +138,8 @@ class DeskRooms:
     def close(self) -> None:
         """Sync, and give the files back."""
         with suppress(StoreError):
-            self.cancelled.settle()
+            while self.cancelled.settle():
+                pass
         try:
             self.past.close()
         finally:

@@ -11,6 +11,7 @@ from broker_plugin.pending import cancelled
 from store.disk.errors import StoreError, StoreFullError
 from store.put.pending_api import PendingName, PendingQuery, PendingVerb, PendingVerdict
 from store.spill.spill_store import SpillStore
+from store.spill.state.message_rows import MessageRows
 from tests.broker_plugin.test_pending_desk import NOW, Desk
 
 V = PendingVerdict
@@ -137,3 +138,105 @@ def test_a_cancel_that_comes_true_keeps_its_row(monkeypatch: pytest.MonkeyPatch)
     full(desk)
     assert desk.desk.change_matching(PendingQuery(topic="T"), PendingVerb.CANCEL, NOW, dry_run=False).looked_at == 0
     assert row_says(desk, offset)
+
+
+def test_rows_that_wait_for_room_are_written_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each further cancel, and each tidying, wrote all of them under the delivery lock: up to 20,000."""
+    monkeypatch.setattr(cancelled, "AT_ONCE", 4)
+    desk = Desk()
+    sent = [desk.send(FAR) for _ in range(23)]
+    full(desk, "cancelled")
+    for offset in sent[:21]:
+        assert desk.change(offset).verdict is V.DONE
+    rooms = desk.world.plugin.rooms
+    assert rooms is not None
+    holds: list[int] = []
+    add = MessageRows.add
+
+    def noted(rows: MessageRows, given: Any) -> None:
+        holds.append(len(given))
+        add(rows, given)
+
+    monkeypatch.setattr(MessageRows, "add", noted)
+    assert desk.change(sent[21]).verdict is V.DONE
+    rooms.tidy(NOW)
+    assert (holds, rooms.cancelled.lacking_count) == ([4, 4], 22)
+    full(desk)
+    assert desk.change(sent[22]).verdict is V.DONE
+    assert rooms.cancelled.lacking_count == 18
+    pauses: list[int] = []
+    rooms.pause = lambda: pauses.append(rooms.cancelled.lacking_count)
+    rooms.tidy(NOW)
+    assert pauses == [14, 10, 6, 2], "deliveries get the lock between two slices"
+    assert max(holds) == 4
+    desk.world.store.flusher.sync_all()
+    desk.world.kill()
+    assert [desk.change(offset).verdict for offset in sent] == [V.ALREADY] * 23
+
+
+def test_a_disk_without_room_for_rows_does_not_keep_others_from_being_tidied(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    full(desk, "cancelled")
+    assert desk.change(desk.send(FAR)).verdict is V.DONE
+    rooms = desk.world.plugin.rooms
+    assert rooms is not None
+    settled: list[int] = []
+    monkeypatch.setattr(rooms.keyed.put_backs, "settle", lambda: settled.append(1))
+    rooms.tidy(NOW)
+    assert settled
+
+
+def test_rows_of_which_only_some_could_be_written_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones stood in a file that was full then; the next file could not be made, and nothing was cancelled."""
+    desk = Desk()
+    sent = [desk.send(FAR + at, __DELAYKEY=f"k{at}") for at in range(3)]
+    rooms = desk.world.plugin.rooms
+    assert rooms is not None
+    monkeypatch.setattr(rooms.past, "_rows_a_file", 2)
+
+    def fault(operation: str, path: Path) -> None:
+        if operation == "pwrite" and path.name == "0000000002" and path.parent.name == "cancelled":
+            raise StoreError(f"{path}: the disk does not write")
+
+    desk.world.disk.fault = fault
+    query = PendingQuery(key_prefix="k")
+    with pytest.raises(StoreError):
+        desk.desk.change_matching(query, PendingVerb.CANCEL, NOW, dry_run=False)
+    assert [row_says(desk, offset) for offset in sent] == [False] * 3
+    desk.world.disk.fault = None
+    rooms.tidy(NOW)
+    assert rooms.cancelled.owed_count == 0
+    assert [row_says(desk, offset) for offset in sent] == [False] * 3
+
+
+def test_a_start_does_not_believe_the_row_of_a_delivered_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cancel was refused, the row could not be taken back, it was delivered, and the process was killed."""
+    desk = Desk()
+    offset = desk.send(NOW + 1_000)
+    refused(desk, offset, monkeypatch)
+    desk.world.run(5_000)
+    assert offset in desk.delivered()
+    desk.world.disk.fault = None
+    desk.world.store.flusher.sync_all()
+    desk.world.kill()
+    assert not row_says(desk, offset)
+    monkeypatch.setattr(desk.world.store, "find_delivered", lambda _: None)  # as when the log has lost it
+    desk.desk._changes._lookup = desk.world.store
+    assert desk.change(offset).verdict is V.UNKNOWN
+
+
+def test_what_no_row_was_written_of_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk that refuses cancels, too, each try was kept in memory, and written by the next one."""
+    desk = Desk()
+    offset = desk.send(FAR)
+    full(desk, "cancelled")
+
+    def no_room(*_: Any) -> Any:
+        raise StoreFullError("journal: no room")
+
+    monkeypatch.setattr(SpillStore, "cancel", no_room)
+    with pytest.raises(StoreError):
+        desk.change(offset)
+    rooms = desk.world.plugin.rooms
+    assert rooms is not None
+    assert (rooms.cancelled.owed_count, rooms.cancelled.lacking_count) == (0, 0)
