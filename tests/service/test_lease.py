@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +12,7 @@ from service.core.lease import LEASE_MS, Lease
 from service.core.lines import Line, LineKind
 from service.core.progress import Picture
 from service.core.shard import MaySend, Shard
+from service.link.clock import mono_ms
 
 
 def test_an_owner_that_reads_half_a_second_behind_a_steady_load_delivers() -> None:
@@ -49,3 +53,19 @@ def test_it_holds_only_for_what_was_read_within_two_seconds(steps: list[tuple[st
             lease.end_seen(now_ms, end, read_to)
         if lease.holds(now_ms):
             assert all(at > now_ms - LEASE_MS for at in written[read_to:])
+
+
+def test_the_clock_of_leases_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A laptop or a server that slept for ten seconds took its lease for valid: `time.monotonic` had not moved."""
+    slept_ms = 0
+
+    def since_boot(clock: int) -> int:
+        return (1_000 + slept_ms * (clock == time.CLOCK_BOOTTIME)) * 1_000_000
+
+    monkeypatch.setattr(time, "clock_gettime_ns", since_boot)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: since_boot(time.CLOCK_MONOTONIC))
+    lease = Lease(2000)
+    lease.renew(mono_ms())
+    assert lease.holds(mono_ms())
+    slept_ms = 10_000
+    assert not lease.holds(mono_ms())

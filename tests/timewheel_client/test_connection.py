@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -86,6 +90,73 @@ async def test_a_request_is_written_only_if_its_sender_may_right_before_the_writ
         await connection.close()
         with pytest.raises(ConnectionFailedError):
             connection.request_now(10, {}, b"f", timeout_ms=5_000, may=lambda: True)
+
+
+@asynccontextmanager
+async def stuck() -> AsyncIterator[tuple[ClientConnection, FakeBroker]]:
+    """A connection in whose transport some bytes wait: its peer reads nothing until its first transport may."""
+    async with FakeBroker() as broker:
+        connection = await ClientConnection.open(broker.address)
+        await connection.request(11)
+        broker.transports[0].pause_reading()
+        transport = connection._transport
+        assert transport is not None
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)
+        broker.transports[0].get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        await connection.oneway(12, None, bytes(1_000_000))
+        await asyncio.sleep(0)
+        assert transport.get_write_buffer_size()
+        yield connection, broker
+        await connection.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("late", ["not owner", "too late"])
+async def test_what_would_wait_in_the_transport_is_not_written_before_its_sender_is_asked(late: str) -> None:
+    """The transport writes what waits in it when the peer reads on, also after the process has stood still."""
+    async with stuck() as (connection, broker):
+        asked: list[bytes] = []
+        allowed = True
+
+        def may(body: bytes) -> bool:
+            asked.append(body)
+            return allowed
+
+        timeout_ms = 20_000 if late == "not owner" else 20
+        sent = [
+            connection.request_now(10, {}, body, timeout_ms=timeout_ms, may=partial(may, body)) for body in (b"a", b"b")
+        ]
+        assert not connection.is_writable
+        other = await ClientConnection.open(broker.address)
+        await other.request(11)  # some turns of the loop
+        await other.close()
+        assert asked == []
+        if late == "not owner":
+            allowed = False
+            broker.transports[0].resume_reading()
+        for reply in sent:
+            with pytest.raises(NotWrittenError if late == "not owner" else RequestTimeoutError):
+                await reply
+        broker.transports[0].resume_reading()
+        allowed = True
+        await connection.request_now(13, {}, b"c", timeout_ms=20_000, may=partial(may, b"c"))
+        assert (len(broker.of(10)), len(broker.of(13))) == (0, 1)
+        assert connection.in_flight == 0
+
+
+@pytest.mark.asyncio
+async def test_each_system_call_has_its_own_look() -> None:
+    """A hundred requests of one turn were asked about together; a peer takes them in during many turns."""
+    async with stuck() as (connection, broker):
+        sent = [
+            connection.request_now(10, {}, bytes(40_000), timeout_ms=20_000, may=lambda: len(broker.of(10)) < 5)
+            for _ in range(100)
+        ]
+        broker.transports[0].resume_reading()
+        results = await asyncio.gather(*sent, return_exceptions=True)
+        unwritten = [isinstance(result, NotWrittenError) for result in results]
+        assert unwritten == sorted(unwritten)
+        assert 5 <= len(broker.of(10)) == unwritten.count(False) < 50
 
 
 @pytest.mark.asyncio

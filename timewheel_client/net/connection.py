@@ -23,6 +23,7 @@ from remoting.codes import ResponseCode
 from remoting.command import ProtocolError, RemotingCommand, encode_command, request
 from remoting.connection import FrameDecoder
 from timewheel_client.net.credentials import Credentials
+from timewheel_client.net.guarded import GuardedFrames
 from timewheel_client.values.errors import ClientError, ConnectionFailedError, NotWrittenError, RequestTimeoutError
 from timewheel_client.values.log import log
 
@@ -41,6 +42,7 @@ KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USE
 UNACKNOWLEDGED = ("TCP_USER_TIMEOUT",)
 """Socket options, where supported: probe after 15 s idle, every 5 s, 3 times; give up data unacknowledged for 30 s."""
 _OPAQUE_MASK = 0x7FFFFFFF
+_LOOK_AGAIN_S = 0.001
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -70,8 +72,8 @@ class ClientConnection(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._next_opaque = 0
         self._frames: list[bytes] = []
-        self._guarded: list[tuple[int, bytes, Callable[[], bool]]] = []
-        """Requests that are written only if their sender still may then: number, frame, whether it may."""
+        self._guarded = GuardedFrames()
+        self._is_flush_due = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._lost = self._loop.create_future()
@@ -216,7 +218,8 @@ class ClientConnection(asyncio.Protocol):
     @property
     def is_writable(self) -> bool:
         """Whether what is written now goes out at once: the peer keeps up."""
-        return self._transport is not None and self._writable.is_set()
+        transport = self._transport
+        return transport is not None and self._writable.is_set() and not transport.get_write_buffer_size()
 
     def request_now(
         self,
@@ -230,8 +233,8 @@ class ClientConnection(asyncio.Protocol):
         """Write a request in this turn of the loop, without waiting for anything; the future has its reply or error.
 
         For a sender who may write now and perhaps not a moment later: ``may`` is asked immediately before the system
-        call that writes. If it says no, nothing is written, and the future has a NotWrittenError. Raises as `request`
-        does, but for timeouts; if it raises, nothing was written.
+        call that writes. If it says no, nothing is written, and the future has a NotWrittenError. What the peer takes
+        not in is kept back until then. Raises as `request` does, but for timeouts; if it raises, nothing was written.
         """
         opaque = self._free_opaque()
         waiter: asyncio.Future[RemotingCommand] = self._loop.create_future()
@@ -240,7 +243,7 @@ class ClientConnection(asyncio.Protocol):
             self._write(frame)
         else:
             self._flush_soon()
-            self._guarded.append((opaque, frame, may))
+            self._guarded.add(opaque, frame, may)
         self._waiting[opaque] = waiter
         if self._unanswered_since is None:
             self._unanswered_since = self._loop.time()
@@ -339,20 +342,25 @@ class ClientConnection(asyncio.Protocol):
         """Have what is added now written at the end of this turn. Raises ConnectionFailedError."""
         if self._transport is None:
             raise self._broken()
-        if not self._frames and not self._guarded:
+        if not self._is_flush_due:
+            self._is_flush_due = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        self._is_flush_due = False
         frames, self._frames = self._frames, []
-        guarded, self._guarded = self._guarded, []
-        for opaque, frame, may in guarded:  # since they were made, this process may have stood still
-            if may():
-                frames.append(frame)
-            else:
-                text = f"{self.address}: not written: its sender may not write any more"
-                self._fail(opaque, NotWrittenError(text))
-        if frames and self._transport is not None:
-            self._transport.write(b"".join(frames))
+        transport = self._transport
+        if frames and transport is not None:
+            transport.write(b"".join(frames))
+        while self._guarded and transport is not None:
+            if transport.get_write_buffer_size():  # behind that it would be written when nobody asks any more
+                self._is_flush_due = True
+                self._loop.call_later(_LOOK_AGAIN_S, self._flush)
+                return
+            allowed, refused = self._guarded.take(self._waiting)
+            transport.write(b"".join(allowed))
+            for opaque in refused:
+                self._fail(opaque, NotWrittenError(f"{self.address}: not written: its sender may not write any more"))
 
     def _expire(self, opaque: int, code: int, timeout_ms: int) -> None:
         self._fail(opaque, RequestTimeoutError(f"{self.address}: no reply to request {code} within {timeout_ms} ms"))
