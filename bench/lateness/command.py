@@ -173,13 +173,12 @@ def lateness_command(
         first.about = _about("local" if local else "spark", before)
         make = _job_maker(first, jobs, again=follows and not kept)
         if local:
-            runs = Runs(LocalEngine(told=progress_for(size, quiet).add), make, kept, refresh, rounds, out, say)
-            summary: dict[str, Any] | None = _run(runs, follows)
+            summary = _here(make, kept, follows, refresh, rounds, progress_for(quiet), out, say)
         else:
             say("starting Spark")
             brief, partitions = is_brief(master, size, follows), parts_for(size, memory_of_task)
             with spark_session(master, memory=memory, partitions=partitions, settings=given, brief=brief) as spark:
-                summary = _on_spark(spark, make, kept, follows, refresh, rounds, progress_for(size, quiet), out, say)
+                summary = _on_spark(spark, make, kept, follows, refresh, rounds, progress_for(quiet), out, say)
     _finish(summary, out, before, empty)
 
 
@@ -287,13 +286,24 @@ class Runs:
     rounds: int | None
     out: Path
     say: Callable[[str], None]
+    progress: ReadingProgress
+
+    def once(self, at_once: bool) -> dict[str, Any]:
+        """Make a result; ``at_once``: say how far it is from its beginning on. Raises what the engine raises."""
+        job = self.make()
+        look_around(job, self.state)
+        with self.progress.telling(job.bytes_to_read, at_once):
+            return run_job(self.engine, job, self.say, self.state)
 
 
 def _run(runs: Runs, follows: bool) -> dict[str, Any] | None:
     """Make one result, or with a state as many as requested."""
 
+    first = [True]
+
     def once() -> dict[str, Any]:
-        return _with_retries(lambda: run_job(runs.engine, runs.make(), runs.say, runs.state))
+        at_once = first.pop() if first else False
+        return _with_retries(lambda: runs.once(at_once))
 
     if follows:
         with stop_event() as stop:
@@ -301,6 +311,20 @@ def _run(runs: Runs, follows: bool) -> dict[str, Any] | None:
     summary = once()
     _draw(runs.out, runs.say)
     return summary
+
+
+def _here(
+    make: Callable[[], Job],
+    kept: StateFolder | None,
+    follows: bool,
+    refresh: float,
+    rounds: int | None,
+    progress: ReadingProgress,
+    out: Path,
+    say: Callable[[str], None],
+) -> dict[str, Any] | None:
+    engine = LocalEngine(counting=progress.counting)
+    return _run(Runs(engine, make, kept, refresh, rounds, out, say, progress), follows)
 
 
 def _on_spark(
@@ -321,7 +345,7 @@ def _on_spark(
         with stop_event() as stop:
             return follow(spark, make, refresh, rounds, _told(out, say), stop, _moved)
     with watched(spark.sparkContext.statusTracker(), progress):
-        return _run(Runs(SparkEngine(spark), make, kept, refresh, rounds, out, say), follows)
+        return _run(Runs(SparkEngine(spark), make, kept, refresh, rounds, out, say, progress), follows)
 
 
 def _with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:

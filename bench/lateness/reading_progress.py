@@ -1,10 +1,15 @@
-"""How far a reading is: a line that is written over on a terminal, a line now and then in a log.
+"""How far a reading is: a line that is written over on a terminal, elsewhere a line at once and one every five seconds.
+
+A thread of its own says it, so a source that gives nothing for a minute is not silent for a minute.
 
 >>> said = []
->>> progress = ReadingProgress(2_000_000, said.append, lambda: 10.0)
->>> progress.add(500_000, now_s=12.0)
+>>> progress = ReadingProgress(said.append, every_s=60.0)
+>>> with progress.telling(2_000_000):
+...     progress.reach_bytes(500_000)
 >>> said
-['0.5 of 2.0 MB, 25 %, 0.2 MB/s, 6 s left']
+['0.0 of 2.0 MB, 0 %']
+>>> progress.words(now_s=progress.began_s + 2.0)
+'0.5 of 2.0 MB, 25 %, 0.2 MB/s, 6 s left'
 """
 
 from __future__ import annotations
@@ -26,55 +31,92 @@ _LOOK_S = 0.2
 
 
 class ReadingProgress:
-    """Counts bytes of logs that were read, and says so at most every ``every_s`` seconds."""
+    """How many bytes of logs were read; says so every ``every_s`` seconds while `telling` is at work."""
 
-    def __init__(
-        self,
-        whole_bytes: int,
-        tell: Callable[[str], None],
-        clock_s: Callable[[], float] = time.monotonic,
-        every_s: float = 0.0,
-    ) -> None:
-        self._whole = whole_bytes
+    def __init__(self, tell: Callable[[str], None], every_s: float = _EVERY_S, over: bool = False) -> None:
+        """``over``: each line is written over the one before it, and an empty one at the end."""
         self._tell = tell
-        self._clock_s = clock_s
-        self._began_s = self._told_s = clock_s()
         self._every_s = every_s
-        self._done = 0
+        self._over = over
+        self._whole = self._done = 0
+        self._after = ""
+        self._look: Callable[[], int] = lambda: 0
+        self.began_s = 0.0
 
-    def add(self, count: int, now_s: float | None = None) -> None:
-        """So many bytes more have been read."""
-        self._done = min(self._done + count, self._whole)
-        now_s = self._clock_s() if now_s is None else now_s
-        if now_s - self._told_s < self._every_s or not self._whole:
-            return
-        self._told_s = now_s
-        rate = self._done / max(now_s - self._began_s, 1e-6)
-        left_s = (self._whole - self._done) / rate if rate else 0.0
-        self._tell(
-            f"{self._done / 1e6:,.1f} of {self._whole / 1e6:,.1f} MB, {self._done * 100 // self._whole} %, "
-            f"{rate / 1e6:,.1f} MB/s, {left_s:,.0f} s left"
-        )
+    def reach_bytes(self, done: int) -> None:
+        """So many bytes have been read by now."""
+        self._done = done
 
-    def reach(self, part: int, whole: int, now_s: float | None = None) -> None:
+    def reach(self, part: int, whole: int) -> None:
         """``part`` of ``whole`` equal shares of the logs have been read."""
-        self.add(max(0, self._whole * part // max(whole, 1) - self._done), now_s)
+        self._done = self._whole * part // max(whole, 1)
 
     def after(self, words: str) -> None:
-        """Say what is done when everything has been read, as often as how far the reading was."""
-        now_s = self._clock_s()
-        if now_s - self._told_s >= self._every_s:
-            self._told_s = now_s
-            self._tell(words)
+        """What is done, when everything has been read."""
+        self._after = words
+
+    @contextmanager
+    def counting(self, look: Callable[[], int]) -> Iterator[None]:
+        """Ask ``look`` for the bytes that were read whenever there is something to say."""
+        self._look = look
+        try:
+            yield
+        finally:
+            self._done = look()
+            self._look = lambda: 0
+
+    @property
+    def done_bytes(self) -> int:
+        """How many bytes have been read."""
+        return max(self._done, self._look())
+
+    def words(self, now_s: float | None = None) -> str:
+        """How far it is at a moment of `time.monotonic`; now, if none is given."""
+        if self._after:
+            return self._after
+        done = min(self.done_bytes, self._whole)
+        if done == self._whole:
+            return "read; adding up"
+        text = f"{done / 1e6:,.1f} of {self._whole / 1e6:,.1f} MB, {done * 100 // self._whole} %"
+        if not done:
+            return text
+        rate = done / max((time.monotonic() if now_s is None else now_s) - self.began_s, 1e-6)
+        return f"{text}, {rate / 1e6:,.1f} MB/s, {(self._whole - done) / rate:,.0f} s left"
+
+    @contextmanager
+    def telling(self, whole_bytes: int, at_once: bool = True) -> Iterator[None]:
+        """Say how far a reading of ``whole_bytes`` is while what is inside goes on; at once, too (``at_once``)."""
+        self._whole, self._done, self._after = whole_bytes, 0, ""
+        self.began_s = time.monotonic()
+        if not whole_bytes or self._every_s == float("inf"):
+            yield
+            return
+        done = threading.Event()
+
+        def tell() -> None:
+            while not done.wait(self._every_s):
+                self._tell(self.words())
+
+        if at_once:
+            self._tell(self.words())
+        thread = threading.Thread(target=tell, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+            if self._over:
+                self._tell("")
 
 
-def progress_for(whole_bytes: int, quiet: bool) -> ReadingProgress:
+def progress_for(quiet: bool) -> ReadingProgress:
     """One for this process's standard error."""
     if quiet:
-        return ReadingProgress(whole_bytes, lambda _: None, every_s=float("inf"))
+        return ReadingProgress(lambda _: None, float("inf"))
     if sys.stderr.isatty():
-        return ReadingProgress(whole_bytes, _over, every_s=_TERMINAL_EVERY_S)
-    return ReadingProgress(whole_bytes, lambda text: click.echo(text, err=True), every_s=_EVERY_S)
+        return ReadingProgress(_over, _TERMINAL_EVERY_S, over=True)
+    return ReadingProgress(lambda text: click.echo(text, err=True))
 
 
 def _over(text: str) -> None:
@@ -103,7 +145,7 @@ def watched(tracker: Any, progress: ReadingProgress) -> Iterator[None]:
                 elif reads not in infos:
                     progress.after(f"read; adding up: {info.numCompletedTasks} of {info.numTasks} tasks")
 
-    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread = threading.Thread(target=watch, name="stages", daemon=True)
     thread.start()
     try:
         yield

@@ -6,14 +6,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from bench.figures.text import limit_text
+from bench.lateness.engines.local_engine import LocalEngine
+from bench.lateness.engines.slots import Slots
+from bench.lateness.logs.reading import Settings, batch_tasks, read_task
+from bench.lateness.pipeline import Job, find_sources, look_around
 from bench.lateness.reading_progress import ReadingProgress, watched
 from bench.log_maker import make_log
 from tests.support.wait import wait_until
@@ -99,9 +104,89 @@ class Tracker:
 
 def test_sparks_tasks_are_told_as_bytes_then_as_tasks() -> None:
     said: list[str] = []
-    progress = ReadingProgress(80_000_000, said.append, time.monotonic)
-    with watched(Tracker(), progress):
+    progress = ReadingProgress(said.append, every_s=0.02)
+    with progress.telling(80_000_000), watched(Tracker(), progress):
         wait_until(lambda: any("adding up" in line for line in said), 10, "the second stage")
-    assert said[0].startswith("0.0 of 80.0 MB, 0 %")
-    assert said[1].startswith("40.0 of 80.0 MB, 50 %")
-    assert said[2] == "read; adding up: 1 of 2 tasks"
+    kinds = list(dict.fromkeys(line.partition(" %")[0] for line in said))
+    assert kinds == ["0.0 of 80.0 MB, 0", "40.0 of 80.0 MB, 50", "read; adding up: 1 of 2 tasks"]
+
+
+class Slow:
+    """A log of a storage that gives nothing until it is let."""
+
+    skips = False
+
+    def __init__(self, path: str, let: threading.Event, asked: threading.Event) -> None:
+        self._file = open(path, "rb")  # noqa: SIM115 - `close` closes it
+        self._let, self._asked = let, asked
+
+    def read(self, position: int, count: int) -> bytes:
+        self._asked.set()
+        assert self._let.wait(60)
+        self._file.seek(position)
+        return self._file.read(count)
+
+    def data_end(self, size: int) -> int:
+        return size
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@pytest.mark.parametrize("share_bytes", [1 << 20, 1 << 30])
+def test_a_source_that_gives_nothing_is_told_from_the_first_second_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share_bytes: int
+) -> None:
+    """Within one share, too: the first chunks of a share of 32 MB are told before the share is read."""
+    make_log(tmp_path / "store", np.zeros(20_000, np.int64), segment_bytes=64 << 20)
+    let, asked = threading.Event(), threading.Event()
+    job = Job(find_sources([str(tmp_path / "store")]), tmp_path / "out", split_bytes=share_bytes)
+    look_around(job, None)
+    monkeypatch.setattr(
+        "bench.lateness.logs.reading.storage_for",
+        lambda *_: SimpleNamespace(open=lambda path: Slow(path, let, asked), is_folder=lambda _: True),
+    )
+    said: list[str] = []
+    progress = ReadingProgress(said.append, every_s=0.01)
+    engine = LocalEngine(1, progress.counting)
+    with progress.telling(job.bytes_to_read):
+        assert said == ["0.0 of 6.0 MB, 0 %"]
+        work = threading.Thread(target=engine.sums, args=(job,))
+        work.start()
+        assert asked.wait(60)
+        lines = len(said)
+        wait_until(lambda: len(said) > lines + 3, 60, "lines while nothing comes")
+        assert {line.partition(" %")[0] for line in said} == {"0.0 of 6.0 MB, 0"}
+        let.set()
+        work.join()
+        wait_until(lambda: said[-1] == "read; adding up", 60, "the end of the reading")
+
+
+def test_chunks_of_a_share_are_told_one_by_one(tmp_path: Path) -> None:
+    make_log(tmp_path / "store", np.zeros(20_000, np.int64), segment_bytes=64 << 20)
+    settings = Settings.of({"path": str(tmp_path / "store"), "rows": "packed"})
+    (task,) = batch_tasks(settings)
+    told: list[int] = []
+    list(read_task(settings, task, told.append))
+    assert len(told) > 2
+    assert told == sorted(set(told))
+    assert told[-1] == 6_000_000
+
+
+def test_slots_add_up_over_processes(tmp_path: Path) -> None:
+    slots = Slots(str(tmp_path / "read"))
+    assert slots.sum() == 0
+    slots.make(3)
+    slots.of(0).put(7)
+    slots.of(2).put(1 << 40)
+    slots.of(0).put(8)
+    assert slots.sum() == 8 + (1 << 40)
+
+
+@pytest.mark.process
+def test_off_a_terminal_the_first_lines_come_at_once(tmp_path: Path) -> None:
+    make_log(tmp_path / "store", np.zeros(20_000, np.int64), segment_bytes=64 << 20)
+    done = run(tmp_path / "store", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[:2] == ["0.0 of 6.0 MB, 0 %", "reading 6 MB of 1 log"]
+    assert run(tmp_path / "store", "--out", tmp_path / "out", "--quiet").stderr == ""

@@ -122,15 +122,16 @@ def test_cells_are_as_short_as_the_run(spark: Any, tmp_path: Path, per_second: i
 def test_processes_find_what_one_finds(tmp_path: Path) -> None:
     from bench.lateness.engines.local_engine import LocalEngine
     from bench.lateness.pipeline import Job, find_sources, run_job
+    from bench.lateness.reading_progress import ReadingProgress
 
     make_log(tmp_path / "log", spread_lateness(20_000, seed=3), record_bytes=300, segment_bytes=4 << 20)
     sources = find_sources([str(tmp_path / "log")])
-    told: list[int] = []
-    for name, engine in (("one", LocalEngine(1)), ("two", LocalEngine(2, told.append, alone_bytes_max=0))):
+    progress = ReadingProgress(lambda _: None)
+    for name, engine in (("one", LocalEngine(1)), ("two", LocalEngine(2, progress.counting, alone_bytes_max=0))):
         run_job(engine, Job(sources, tmp_path / name, as_of_ms=AS_OF_MS, split_bytes=1 << 20), lambda _: None)
     assert_same(tmp_path / "one", tmp_path / "two")
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["histograms", "summary.json"]
-    assert sum(told) - 20_000 * 300 in range(0, 17, 8)  # a blank ends a segment
+    assert progress.done_bytes - 20_000 * 300 in range(0, 17, 8)  # a blank ends a segment
 
 
 def test_no_room_for_the_rows_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -37,6 +37,7 @@ from bench.lateness.counting.counted import Counted
 from bench.lateness.counting.merging import Marks, finish, hot_rows, marks_of, merge, spread
 from bench.lateness.counting.settle import PAIR_ROWS, Choice, add_up, settle, settle_and_add_up
 from bench.lateness.engines.job import Job, Receipts, reading_options, root_of
+from bench.lateness.engines.slots import Slot, Slots
 from bench.lateness.logs.packing import pack
 from bench.lateness.logs.reading import Settings, Task, batch_tasks, read_task
 from bench.lateness.logs.receipt_lines import RECEIVED_ROWS, read_lines, write_lines
@@ -60,6 +61,8 @@ _FINE, _PACKED = arrow_schema(FINE_SCHEMA), arrow_schema(PACKED_SCHEMA)
 Given = TypeVar("Given")
 Found = TypeVar("Found")
 Run = Callable[[Callable[[Given], Found], Sequence[Given]], Iterator[Found]]
+Counting = Callable[[Callable[[], int]], AbstractContextManager[None]]
+"""What asks how many bytes have been read, as long as it is open."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class _LogShare:
     task: Task
 
     @property
-    def log_bytes(self) -> int:
+    def size(self) -> int:
         """Bytes of the CommitLog that the share reads."""
         return 0 if self.task.split is None else self.task.split.stop - self.task.split.begin
 
@@ -81,14 +84,18 @@ class _SpillShare:
     number: int
     as_of_ms: int
     parts: int
-    log_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the delay store that the share reads."""
+        return self.file.size
 
 
 @dataclass(frozen=True)
 class _RowsShare:
     rows: list[pa.RecordBatch]
     parts: int
-    log_bytes: int = 0
+    size: int = 0
 
 
 _Share = _LogShare | _SpillShare | _RowsShare
@@ -126,16 +133,13 @@ class LocalEngine:
     def __init__(
         self,
         processes: int | None = None,
-        told: Callable[[int], None] = lambda _: None,
+        counting: Counting = lambda _: nullcontext(),
         alone_bytes_max: int = _ALONE_BYTES_MAX,
     ) -> None:
-        """``told`` is called with the bytes of log in each share that has been read.
-
-        Logs of at most ``alone_bytes_max`` are read in this process.
-        """
+        """Logs of at most ``alone_bytes_max`` are read in this process; ``counting`` asks how far it is."""
         self._alone_bytes_max = alone_bytes_max
         self._processes = processes or len(os.sched_getaffinity(0))
-        self._told = told
+        self._counting = counting
         self._messages: list[pa.RecordBatch] = []
 
     def sums(self, job: Job) -> Any:
@@ -163,12 +167,14 @@ class LocalEngine:
         """Read every share; answers by part where its rows are, and all notes."""
         notes: list[pa.RecordBatch] = []
         parts: list[list[_Piece]] = [[] for _ in range(job.parts)]
-        places = [(share, str(folder / str(number))) for number, share in enumerate(shares)]
-        for share, found in zip(shares, run(_read, places), strict=True):
-            self._told(share.log_bytes)
-            notes += found.notes
-            for number, pieces in found.pieces.items():
-                parts[number] += pieces
+        slots = Slots(str(folder / "read"))
+        slots.make(len(shares))
+        places = [(share, str(folder / str(number)), slots.of(number)) for number, share in enumerate(shares)]
+        with self._counting(slots.sum):
+            for found in run(_read, places):
+                notes += found.notes
+                for number, pieces in found.pieces.items():
+                    parts[number] += pieces
         return parts, notes
 
     def _pieces(self, job: Job, folder: Path, shares: list[_Share], run: Run[Any, Any], processes: int) -> pa.Table:
@@ -237,11 +243,11 @@ def _pool(processes: int) -> Iterator[Run[Any, Any]]:
             raise
 
 
-def _read(given: tuple[_Share, str]) -> _Found:
+def _read(given: tuple[_Share, str, Slot]) -> _Found:
     """Read one share, and write its rows by part into the file that is named."""
-    share, path = given
+    share, path, slot = given
     if isinstance(share, _LogShare):
-        packed = pack(read_task(share.settings, share.task), share.settings.parts)
+        packed = pack(read_task(share.settings, share.task, slot.put), share.settings.parts)
     elif isinstance(share, _RowsShare):
         packed = pack(share.rows, share.parts)
     else:
@@ -259,6 +265,7 @@ def _read(given: tuple[_Share, str]) -> _Found:
                 size = file.write(rows.as_buffer())
                 found.pieces.setdefault(number, []).append(_Piece(path, at, size))
                 at += size
+    slot.put(share.size)
     return found
 
 

@@ -8,7 +8,7 @@ share of one call.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,8 +147,8 @@ def batch_tasks(settings: Settings) -> list[Task]:
     return tasks
 
 
-def read_task(settings: Settings, task: Task) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task, in the form that the settings ask for.
+def read_task(settings: Settings, task: Task, told: Callable[[int], None] = lambda _: None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task, in the form that the settings ask for; ``told`` hears how many bytes were read.
 
     Raises DamagedLogError at a damaged region, if the settings say so; LogMovedError if the segment is gone or has
     become shorter meanwhile.
@@ -176,6 +176,7 @@ def read_task(settings: Settings, task: Task) -> Iterator[pa.RecordBatch]:
         )
         names = TopicNames()
         for data, heads in reader.chunks():
+            told(min(int(heads.places[-1] + heads.sizes[-1]), task.split.stop) - task.split.begin)
             yield from rows.add(heads, read_delays(data, heads, task.reading, names), segment)
     finally:
         file.close()
