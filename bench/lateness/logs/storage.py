@@ -181,7 +181,10 @@ class _Local:
 
 
 class _RemoteFile:
-    """Reads ahead: one request for some megabytes instead of one for each record that is looked at."""
+    """Reads ahead: one request for some megabytes instead of one for each record that is looked at.
+
+    What was read ahead is kept while it is wanted, so on the way through a file no bytes are asked for twice.
+    """
 
     skips = False
 
@@ -195,12 +198,19 @@ class _RemoteFile:
         """Read ``count`` bytes at a position, from what was read ahead if they are in it. Raises StorageError."""
         at = position - self._start
         if not 0 <= at <= len(self._data) or at + count > len(self._data):
-            try:
-                self._data = self._system.cat_file(self._path, start=position, end=position + max(count, AHEAD_BYTES))
-            except Exception as error:
-                raise StorageError(f"{self._path}: {error}") from error
-            self._start, at = position, 0
+            kept = self._data[at:] if 0 <= at < len(self._data) else b""
+            # One byte twice: where the object ends, a request for what is behind it would be an error.
+            begin = position + max(0, len(kept) - 1)
+            more = self._asked(begin, position + max(count, len(kept) + AHEAD_BYTES))
+            self._start, self._data, at = position, kept[:-1] + more, 0
         return self._data[at : at + count]
+
+    def _asked(self, begin: int, end: int) -> bytes:
+        try:
+            data: bytes = self._system.cat_file(self._path, start=begin, end=end)
+        except Exception as error:
+            raise StorageError(f"{self._path}: {error}") from error
+        return data
 
     def data_end(self, size: int) -> int:
         """Always ``size``: an object has no holes."""
