@@ -14,6 +14,7 @@ from bench.lateness.engines.job import Engine, Job, Receipts, look_at_delay_stor
 from bench.lateness.logs.schemas import GAP, STATISTICS
 from bench.lateness.logs.sources import LogSource, find_sources
 from bench.lateness.results.hdr import percentile_files
+from bench.lateness.results.order import in_order
 from bench.lateness.results.result import CELLS, HISTOGRAMS, RECEIVED, SUMMARY
 from bench.lateness.state.state import StateFolder
 from bench.lateness.summary import Seen, make_summary
@@ -92,8 +93,7 @@ def write_result(out: Path, summary: dict[str, Any], tables: dict[str, Any]) -> 
     fresh.mkdir(parents=True)
     try:
         for name, table in tables.items():
-            keys = [(column, "ascending") for column in table.column_names if column != "count"]
-            pq.write_table(table.sort_by(keys), fresh / f"{name}.parquet")
+            pq.write_table(in_order(table), fresh / f"{name}.parquet")
         for name, text in percentile_files(tables, [source["name"] for source in summary["sources"]]).items():
             (fresh / name).write_text(text, encoding="ascii")
         shutil.rmtree(out / HISTOGRAMS, ignore_errors=True)

@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.lateness.counting.grouping import group, rank
+from bench.lateness.counting.merging import _grouped, added_up
+from bench.lateness.counting.sums import SUM_COLUMNS
+
 pytestmark = pytest.mark.spark  # it needs pyarrow, and starts nothing
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
@@ -17,8 +21,6 @@ LEAST, MOST = -(1 << 63), (1 << 63) - 1
 @pytest.mark.parametrize("seed", range(20))
 def test_rows_that_are_alike_become_one(seed: int) -> None:
     """Few values and many, near together and at both ends of 64 bits: an array, a sort, and what fits in no number."""
-    from bench.lateness.counting.grouping import group, rank
-
     rng = random.Random(seed)
     rows = rng.choice([1, 2, 50, 3_000])
     kinds: list[Any] = [
@@ -105,6 +107,19 @@ def test_what_a_second_decides_is_the_same_in_one_part_and_in_many(buckets: int)
     assert {row["due_in_second_from"] for row in by_second} == {1_000}
 
 
+def test_ids_that_come_once_need_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow as pa
+
+    from bench.lateness.counting.merging import finish
+    from bench.lateness.counting.tables import take_apart
+
+    late = np.random.default_rng(6).integers(-5, 3_600_000, 5_000)
+    at_once = take_apart(finish(pa.Table.from_batches(parts_of(late, 3))), ["a"])
+    monkeypatch.setattr("bench.lateness.counting.settle._SPAN_MOST", 0)
+    in_order = take_apart(finish(pa.Table.from_batches(parts_of(late, 3))), ["a"])
+    assert at_once == in_order
+
+
 def test_an_outage_makes_no_row_for_each_message() -> None:
     """20,000 messages, each with a lateness of its own: a few rows leave the parts, of a few bytes a message."""
     count = 20_000
@@ -112,3 +127,40 @@ def test_an_outage_makes_no_row_for_each_message() -> None:
     outage = parts_of(np.random.default_rng(5).permutation(3_600_000)[:count], 2)
     assert sum(map(len, outage)) == sum(map(len, ordinary)) < 30
     assert sum(batch.nbytes for batch in outage) < 32 * count
+
+
+def some_sums(rng: np.random.Generator, rows: int, keys: tuple[int, int]) -> dict[str, Any]:
+    columns = {name: rank(rng.integers(-3, 4, rows)) for name in SUM_COLUMNS[1:-1]}
+    values, (count,) = group([rank(rng.integers(*keys, rows)), *columns.values()], rows)
+    return dict(zip(SUM_COLUMNS[:-1], values, strict=True)) | {"count": count}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_night_beside_a_year_is_added_up_as_all_is(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    year = some_sums(rng, int(rng.integers(1, 5_000)), (0, 400))
+    nights = [
+        some_sums(rng, int(rng.integers(1, 40)), [(395, 410), (0, 400), (-9, -2)][int(rng.integers(3))])
+        for _ in range(int(rng.integers(1, 4)))
+    ]
+    parts = [*nights, year]
+    rng.shuffle(parts)
+    expected = _grouped(list(parts))
+    found = added_up(parts)
+    assert {name: column.tolist() for name, column in found.items()} == {
+        name: column.tolist() for name, column in expected.items()
+    }
+
+
+def test_a_year_is_left_as_it_is_but_for_a_nights_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    year, night = some_sums(rng, 9_000, (0, 9_000)), some_sums(rng, 50, (8_990, 9_010))
+    rows: list[int] = []
+
+    def noted(columns: Any, count: int, weights: Any) -> Any:
+        rows.append(count)
+        return group(columns, count, weights)
+
+    monkeypatch.setattr("bench.lateness.counting.merging.group", noted)
+    added_up([year, night])
+    assert sum(rows) < 100

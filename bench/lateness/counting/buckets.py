@@ -29,7 +29,8 @@ __all__ = ["EXACT_MS", "lateness_class"]
 
 EXACT_MS = 10_000
 """Below it, on both sides of zero, each millisecond is a class of its own."""
-_STEPS = 10 ** np.arange(17, dtype=np.int64)
+_STEPS = 10 ** np.arange(2, 17, dtype=np.int64)
+"""The sizes of classes beyond `EXACT_MS`: from a hundred of them on, up to a thousand."""
 _TWO_DIGITS = 100
 _MOST = np.iinfo(np.int64).max
 
@@ -44,8 +45,13 @@ def lateness_class(lateness_ms: NDArray[np.int64], waiting: NDArray[np.bool_]) -
         return lateness_ms
     values = lateness_ms[beyond]
     sizes = np.abs(values)
-    steps = _STEPS[np.searchsorted(_STEPS * _TWO_DIGITS, sizes, side="right") - 1]
-    lowest = sizes - sizes % steps
+    lowest, steps = sizes.copy(), np.ones(len(sizes), np.int64)
+    most = int(sizes.max())
+    for step in _STEPS[most >= _STEPS * _TWO_DIGITS].tolist():
+        # Dividing by one number is cheaper than by an array of them, and an outage has two or three steps.
+        mine = sizes >= step * _TWO_DIGITS
+        np.copyto(lowest, sizes // step * step, where=mine)
+        np.copyto(steps, step, where=mine)
     highest = lowest + np.minimum(steps - 1, _MOST - lowest)
     found = lateness_ms.copy()
     found[beyond] = np.where(values < 0, -highest, np.where(waiting[beyond], lowest, highest))

@@ -47,6 +47,8 @@ __all__ = [
 _FINE = arrow_schema(FINE_SCHEMA)
 _ROWS_AT_ONCE = 1 << 20
 """So many sums are held before those that are alike become one."""
+_TIMES_LARGER = 4
+"""So many times larger than what it is added to a part has to be to be left as it is, but for some keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +88,47 @@ def merge(batches: Iterable[pa.RecordBatch], pairs: bool = False) -> Iterator[pa
 
 
 def added_up(parts: list[dict[str, Longs]]) -> dict[str, Longs]:
-    """Make one of sums of one table and source, given as columns; takes them out of the list."""
+    """Make one of sums of one table and source, given as columns in ascending order; takes them out of the list."""
     if len(parts) == 1:
         return parts[0]
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in SUM_COLUMNS}
+    found = _put_among(parts) or _grouped(parts)
     parts.clear()
+    return found
+
+
+def _grouped(parts: list[dict[str, Longs]]) -> dict[str, Longs]:
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in SUM_COLUMNS}
     names = SUM_COLUMNS[:-1]
     values, (counts,) = group([rank(whole[name]) for name in names], len(whole["count"]), [whole["count"]])
     return {**dict(zip(names, values, strict=True)), "count": counts}
+
+
+def _put_among(parts: list[dict[str, Longs]]) -> dict[str, Longs] | None:
+    """`added_up` where one part is by far the largest, and the others have few of its keys: a night's minutes beside
+    those of a year. Only rows of these keys are grouped, the others stay as they are. None where it does not pay."""
+    most = max(parts, key=lambda part: len(part["count"]))
+    others = [part for part in parts if part is not most]
+    keys = most["key"]
+    if _TIMES_LARGER * sum(len(part["count"]) for part in others) > len(keys) or (keys[1:] < keys[:-1]).any():
+        return None
+    touched = np.unique(np.concatenate([part["key"] for part in others]))
+    steps = np.zeros(len(keys) + 1, np.int64)
+    np.add.at(steps, np.searchsorted(keys, touched, side="left"), 1)
+    np.add.at(steps, np.searchsorted(keys, touched, side="right"), -1)
+    mine = np.cumsum(steps[:-1]) > 0
+    if _TIMES_LARGER * np.count_nonzero(mine) > len(keys):
+        return None
+    some = _grouped([*others, {name: column[mine] for name, column in most.items()}])
+    kept = keys[~mine]
+    places = np.searchsorted(kept, some["key"]) + np.arange(len(some["key"]))
+    left = np.ones(len(kept) + len(places), np.bool_)
+    left[places] = False
+    found: dict[str, Longs] = {}
+    for name in SUM_COLUMNS:
+        found[name] = np.empty(len(left), np.int64)
+        found[name][left] = most[name][~mine]
+        found[name][places] = some[name]
+    return found
 
 
 def marks_of(merged: pa.Table) -> dict[int, Marks]:

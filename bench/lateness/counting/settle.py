@@ -1,7 +1,8 @@
 """Determines the state of each message, and counts messages by figure: NumPy over the rows of one part.
 
-A part (`bench.lateness.logs.packing`) has all rows of its ids, from logs and delay stores. Sorted by id and position,
-the rows of each message are neighbours. Its state follows from sums, first and last rows of these groups::
+A part (`bench.lateness.logs.packing`) has all rows of its ids, from logs and delay stores. Where each id comes once, each
+row is a message, in any order. Otherwise the rows are sorted by id and position, so the rows of each message are
+neighbours. Its state follows from sums, first and last rows of these groups::
 
     source, id     position   stage       due          state      store_ms   due_ms
     0, 71          12,000     ACCEPTED    null
@@ -55,6 +56,8 @@ COUNT_ROWS, NOTE_ROWS, SECOND_ROWS, PAIR_ROWS, LATEST_ROWS = "counts", "notes", 
 due in it; pairs are sums by second and lateness, which `bench.lateness.counting.merging` needs and drops."""
 STATES = ("delivered", "pending", "overdue", "lost", "cancelled", "unknown", "undated", "outside")
 _ROWS_AT_ONCE = 1 << 20
+_SPAN_MOST = 64
+"""So many times as wide as their count ids may lie for a table of which were seen: a byte for each that may be."""
 BOUNDS = np.array([0, *(step * 10**power for power in range(18) for step in (1, 2, 5))])
 
 _OVERDUE = STATES.index("overdue")
@@ -143,17 +146,33 @@ def _in_order(rows: Columns) -> NDArray[np.intp]:
     return np.lexsort([rows[name] for name in ("offset", "id_lo", "id_hi", "source")])
 
 
+def _come_once(rows: Columns) -> bool:
+    """Whether each id comes once, told without a sort: a broker of ours gives numbers one after the other."""
+    if any(rows[name].min() != rows[name].max() for name in ("source", "id_hi")):
+        return False
+    numbers = rows["id_lo"]
+    lowest = int(numbers.min())
+    span = int(numbers.max()) - lowest + 1
+    if span > _SPAN_MOST * len(numbers):
+        return False
+    seen = np.zeros(span, np.bool_)
+    seen[numbers - lowest] = True
+    return bool(np.count_nonzero(seen) == len(numbers))
+
+
 def messages_of(rows: Columns, choice: Choice) -> Columns:
     """What became of each message; ``state`` is the place in `STATES`, `NONE` stands for null."""
-    order = _in_order(rows)
-    rows = {name: column[order] for name, column in rows.items()}
+    count = len(rows["stage"])
+    starts = np.arange(count)
+    if not _come_once(rows):
+        order = _in_order(rows)
+        rows = {name: column[order] for name, column in rows.items()}
+        fresh = np.ones(count, np.bool_)
+        fresh[1:] = False
+        for name in ("source", "id_hi", "id_lo"):
+            fresh[1:] |= rows[name][1:] != rows[name][:-1]
+        starts = np.flatnonzero(fresh)
     stage = rows["stage"]
-    count = len(stage)
-    fresh = np.ones(count, np.bool_)
-    fresh[1:] = False
-    for name in ("source", "id_hi", "id_lo"):
-        fresh[1:] |= rows[name][1:] != rows[name][:-1]
-    starts = np.flatnonzero(fresh)
     place = np.arange(count)
     delivery = stage == DELIVERED
     first = np.minimum.reduceat(np.where(delivery, place, count), starts)
