@@ -23,6 +23,8 @@ from bench.lateness.engines.local_engine import LocalEngine
 from bench.lateness.pipeline import Job, find_sources, run_job
 from bench.lateness.state import folder as folders
 from bench.lateness.state.folder import StateError
+from bench.lateness.state.ids import fresh_hashes
+from bench.lateness.state.record import Kept
 from bench.lateness.state.state import StateFolder
 from bench.log_maker import FIRST_DUE_MS, make_log, spread_lateness
 from tests.support.lateness_world import LEVELS, START_MS, make_world, write_world
@@ -181,6 +183,7 @@ def as_version_1(state: Path) -> None:
 
     value = json.loads((state / "state.json").read_text().splitlines()[1])
     value.pop("days")
+    assert not value.pop("hashes")
     names = [one["name"] for one in value["sums"]] + [name for _, name, *_ in value.pop("pairs")]
     pq.write_table(pa.concat_tables([pq.read_table(state / name) for name in names]), state / names[0])
     data = (state / names[0]).read_bytes()
@@ -203,7 +206,77 @@ def test_a_state_of_version_1_is_taken_over(tmp_path: Path, monkeypatch: pytest.
         run(tmp_path / "store", tmp_path / "beside", None, as_of_ms=as_of_ms)
         assert_same(tmp_path / "out", tmp_path / "beside")
     record = json.loads((tmp_path / "state" / "state.json").read_text().splitlines()[1])
-    assert record["version"] == (2 if more else 1)
+    assert record["version"] == (3 if more else 1)
+
+
+def as_version_2(state: Path) -> None:
+    """Make of a state what this command kept before: hashes of finished ids among the ranges, by their bytes."""
+    from zlib import crc32
+
+    import pyarrow.parquet as pq
+
+    value = json.loads((state / "state.json").read_text().splitlines()[1])
+    names = [one["name"] for one in value.pop("hashes")]
+    place = state / value["finished"]["name"]
+    columns = pa.concat_tables([pq.read_table(path) for path in (place, *(state / name for name in names))]).to_pylist()
+    columns.sort(key=lambda row: (row["source"], row["id_hi"], row["begin"] % 2**64, row["end"] % 2**64))
+    assert any(row["id_hi"] < 0 for row in columns)
+    pq.write_table(pa.Table.from_pylist(columns, schema=pq.read_schema(place)), place)
+    data = place.read_bytes()
+    value |= {"version": 2, "finished": {"name": place.name, "size": len(data), "crc": crc32(data)}}
+    text = json.dumps(value)
+    (state / "state.json").write_text(f"{crc32(text.encode()):08x}\n{text}\n")
+    for name in names:
+        (state / name).unlink()
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_state_of_version_2_is_taken_over(tmp_path: Path, more: bool) -> None:
+    """Of Apache's log, whose hashes it kept in another place; deliveries come again after it, too."""
+    count = apaches(tmp_path / "full")
+    half = count // 2
+    prefix(tmp_path / "full", tmp_path / "store", half, 1 << 30)
+    run(tmp_path / "store", tmp_path / "out", tmp_path / "state")
+    as_version_2(tmp_path / "state")
+    for segments in (half + 1, half + 3, count) if more else (half, half):
+        prefix(tmp_path / "full", tmp_path / "store", segments, 1 << 30)
+        run(tmp_path / "store", tmp_path / "out", tmp_path / "state")
+        run(tmp_path / "store", tmp_path / "beside", None)
+        assert_same(tmp_path / "out", tmp_path / "beside")
+    record = json.loads((tmp_path / "state" / "state.json").read_text().splitlines()[1])
+    assert (record["version"], bool(record.get("hashes"))) == ((3, True) if more else (2, False))
+
+
+def apaches(folder: Path) -> int:
+    """A log of Apache's with timers and levels; answers how many segments it has."""
+    rng = random.Random(5)
+    world = make_world(rng, 300)
+    world.ours = False
+    return len(list(write_world(world, folder, rng, SEGMENT).folder.iterdir()))
+
+
+def test_hashes_are_written_again_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each night a file; it goes into the one before it where that is less than twice as large."""
+    rng = np.random.default_rng(3)
+    sources = find_sources([str(days(tmp_path / "store", 1, 3))], ["store"], levels=LEVELS)
+    wrote: list[int] = []
+    known = FinishedIds()
+    with StateFolder(str(tmp_path / "state"), "", sources) as state:
+        write = state._write
+
+        def noted(name: str, data: bytes) -> Kept:
+            wrote.append(len(data))
+            return write(name, data)
+
+        monkeypatch.setattr(state, "_write", noted)
+        for night in range(32):
+            more = known.plus(-rng.integers(1, 1 << 62, 2_000), rng.integers(-(1 << 62), 1 << 62, 2_000))
+            state._record.hashes = state._hashes(fresh_hashes([more], [known]), f"{night:010d}")
+            (known,) = state._finished()
+            assert known.holds(*more.hashed[-1]).all()
+            assert len(known.hashed) < 8
+    assert sum(len(high) for high, _ in known.hashed) == 64_000
+    assert sum(wrote) < 64_000 * 16 * 6, "once a night all of them would be 16 times as much as they are"
 
 
 def test_what_retention_deletes_stays_counted(tmp_path: Path) -> None:
@@ -323,12 +396,18 @@ class Faulty:
         return call
 
 
+@pytest.mark.parametrize("ours", [True, False])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_failure_at_any_file_operation_changes_no_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool, ours: bool
 ) -> None:
-    full = days(tmp_path / "full", 5, 60)
-    prefix(full, tmp_path / "store", 3, 1 << 30)
+    full = tmp_path / "full"
+    begun = 3
+    if ours:
+        days(full, 5, 60)
+    else:
+        begun = apaches(full) - 2
+    prefix(full, tmp_path / "store", begun, 1 << 30)
     run(tmp_path / "store", tmp_path / "out", tmp_path / "state")
     engine = Remembering()
     expected = count(full, tmp_path / "out", tmp_path / "none", engine)
@@ -350,8 +429,16 @@ def test_a_failure_at_any_file_operation_changes_no_result(
         assert count(full, tmp_path / "out", tmp_path / "again", engine) == expected
         names = {path.name for path in (tmp_path / "again").iterdir()} - {"lock", "state.json"}
         record = json.loads((tmp_path / "again" / "state.json").read_text().splitlines()[1])
-        listed = [*record["sums"], record["open"], record["finished"], record["small"], record["days"]]
+        listed = [
+            *record["sums"],
+            *record["hashes"],
+            record["open"],
+            record["finished"],
+            record["small"],
+            record["days"],
+        ]
         assert names == {one["name"] for one in listed} | {name for _, name, *_ in record["pairs"]}
+        assert bool(record["hashes"]) is not ours
     assert at > 20
 
 
@@ -392,7 +479,7 @@ def test_a_state_that_cannot_be_used_is_said_in_a_line(tmp_path: Path) -> None:
     with StateFolder(str(state), "", find_sources([str(full)], ["store"], levels=LEVELS)):
         assert "another run is at work on it" in said(state, "--name", "store")
     with changed_state(state, lambda value: value.update(version=9)):
-        assert "has version 9; this software reads 1 and 2" in said(state, "--name", "store")
+        assert "has version 9; this software reads 1 to 3" in said(state, "--name", "store")
     record = (state / "state.json").read_bytes()
     (state / "state.json").write_bytes(record.replace(b'"generation":1', b'"generation":2'))
     assert "state.json is damaged" in said(state, "--name", "store")
@@ -439,3 +526,5 @@ def test_finished_ids_against_a_set() -> None:
         assert ids.holds(highs, lows).tolist() == [one in known for one in every]
         for begins, ends in ids.ranges.values():
             assert (begins[1:] > ends[:-1]).all()
+        every_hash = [one for highs, lows in ids.hashed for one in zip(highs.tolist(), lows.tolist(), strict=True)]
+        assert sorted(every_hash) == sorted(one for one in known if one[0] < 0), "each once"

@@ -6,7 +6,8 @@ they form ranges, with a hole for each message that waits::
 
     (0, 1 … 70,000) delivered, but for 512 and 9,001      ►    1-511   513-9,000   9,002-70,000
 
-Ids of Apache's messages are hashes. Each is kept, 16 bytes long.
+Ids of Apache's messages are hashes. Each is kept, 16 bytes long. They stay in portions, as they came: the new ones of a
+night are not sorted into millions of others, and a search goes to each portion.
 """
 
 from __future__ import annotations
@@ -21,32 +22,57 @@ from numpy.typing import NDArray
 
 from bench.lateness.counting.grouping import Longs
 
-__all__ = ["CLOSED_ROWS", "OPEN_ROWS", "Counted", "FinishedIds", "finished_rows"]
+__all__ = [
+    "BY_HASH",
+    "CLOSED_ROWS",
+    "OPEN_ROWS",
+    "Counted",
+    "FinishedIds",
+    "Hashes",
+    "finished_rows",
+    "in_hash_order",
+]
 
 CLOSED_ROWS, OPEN_ROWS = "closed", "open"
 """Tables of `FINE_SCHEMA` beside the sums: ids that are finished now; packed rows of messages that are not."""
-_HASHED = "S16"
-_BY_HASH = -1
+BY_HASH = -1
+"""Stands for the first number of an id that is a hash."""
 
-Hashes = NDArray[np.bytes_]
-
-
-def _none() -> Hashes:
-    return np.empty(0, _HASHED)
+Hashes = tuple[Longs, Longs]
+"""Both numbers of ids, in ascending order, each id once."""
 
 
-def _hashes(high: Longs, low: Longs) -> Hashes:
-    """Both numbers as 16 bytes, which sort and compare as one value; all have one length, so zeros at the end count."""
-    pairs: Hashes = np.stack([high, low], axis=1).astype(">i8").view(_HASHED).reshape(len(high))
-    return pairs
+def in_hash_order(high: Longs, low: Longs) -> Hashes:
+    """`Hashes` from ids in any order."""
+    order = np.lexsort([low, high])
+    high, low = high[order], low[order]
+    fresh = np.ones(len(high), np.bool_)
+    fresh[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    return high[fresh], low[fresh]
+
+
+def _among(high: Longs, low: Longs, known: Hashes) -> NDArray[np.bool_]:
+    """Which ids are among the known ones: nearly always one look for each, as hashes differ in their first halves."""
+    found = np.zeros(len(high), np.bool_)
+    at = np.searchsorted(known[0], high)
+    left = np.flatnonzero(at < len(known[0]))
+    while len(left):
+        left = left[known[0][at[left]] == high[left]]
+        same = known[1][at[left]] == low[left]
+        found[left[same]] = True
+        left = left[~same]
+        at[left] += 1
+        left = left[at[left] < len(known[0])]
+    return found
 
 
 @dataclass(frozen=True)
 class FinishedIds:
-    """The ids of one source's finished messages: ``ranges`` by the first number of the id (begins, ends; ascending)."""
+    """The ids of one source's finished messages: ``ranges`` by the first number of the id (begins, ends; ascending);
+    ``hashed`` in portions, as they came."""
 
     ranges: Mapping[int, tuple[Longs, Longs]] = field(default_factory=dict)
-    hashed: Hashes = field(default_factory=_none)
+    hashed: tuple[Hashes, ...] = ()
 
     def holds(self, high: Longs, low: Longs) -> NDArray[np.bool_]:
         """Which of these ids are finished."""
@@ -56,8 +82,8 @@ class FinishedIds:
             place = np.searchsorted(begins, low[mine], side="right") - 1
             found[mine] = (place >= 0) & (low[mine] < ends[place])
         mine = np.flatnonzero(high < 0)
-        if len(mine) and len(self.hashed):
-            found[mine] = np.isin(_hashes(high[mine], low[mine]), self.hashed)
+        for known in self.hashed if len(mine) else ():
+            found[mine] |= _among(high[mine], low[mine], known)
         return found
 
     def plus(self, high: Longs, low: Longs) -> FinishedIds:
@@ -72,28 +98,29 @@ class FinishedIds:
             fresh = low[high == number]
             begins, ends = ranges.get(number, (fresh[:0], fresh[:0]))
             ranges[number] = _joined(np.concatenate([begins, fresh]), np.concatenate([ends, fresh + 1]))
-        mine = high < 0
-        hashed = np.union1d(self.hashed, _hashes(high[mine], low[mine])) if mine.any() else self.hashed
-        return FinishedIds(ranges, hashed)
+        mine = (high < 0) & ~self.holds(high, low)
+        if not mine.any():
+            return FinishedIds(ranges, self.hashed)
+        return FinishedIds(ranges, (*self.hashed, in_hash_order(high[mine], low[mine])))
 
     def rows(self) -> Iterator[tuple[int, Longs, Longs]]:
-        """As columns for a table: first number, begins, ends; of hashes `_BY_HASH` and both their halves."""
+        """As columns for a table: first number, begins, ends; of hashes `BY_HASH` and both their halves."""
         for number, (begins, ends) in sorted(self.ranges.items()):
             yield number, begins, ends
-        if len(self.hashed):
-            pairs = np.ascontiguousarray(self.hashed).view(">i8").reshape(-1, 2).astype(np.int64)
-            yield _BY_HASH, pairs[:, 0], pairs[:, 1]
+        for high, low in self.hashed:
+            yield BY_HASH, high, low
 
     @staticmethod
     def of(rows: Iterable[tuple[int, Longs, Longs]]) -> FinishedIds:
-        """Read them back."""
-        ranges, hashed = {}, _none()
+        """Read them back; hashes in ascending order."""
+        ranges: dict[int, tuple[Longs, Longs]] = {}
+        hashed: list[Hashes] = []
         for number, one, other in rows:
-            if number == _BY_HASH:
-                hashed = _hashes(one, other)
+            if number == BY_HASH:
+                hashed.append((one, other))
             else:
                 ranges[number] = (one, other)
-        return FinishedIds(ranges, hashed)
+        return FinishedIds(ranges, tuple(hashed))
 
 
 def _joined(begins: Longs, ends: Longs) -> tuple[Longs, Longs]:
@@ -144,8 +171,9 @@ def ids_among(rows: Mapping[str, Any], ids: Sequence[FinishedIds]) -> NDArray[np
 def finished_rows(table: pa.Table, before: Sequence[FinishedIds]) -> list[FinishedIds]:
     """What was finished before, and what rows of `CLOSED_ROWS` say besides."""
     found = list(before)
-    for source, key, packed in zip(*(table[name].to_pylist() for name in ("source", "key", "packed")), strict=True):
-        del key
-        high, low = np.frombuffer(packed, np.int64).reshape(2, -1)
-        found[source] = found[source].plus(high, low)
+    packed: dict[int, list[Any]] = {}
+    for source, data in zip(table["source"].to_pylist(), table["packed"].to_pylist(), strict=True):
+        packed.setdefault(source, []).append(np.frombuffer(data, np.int64).reshape(2, -1))
+    for source, parts in packed.items():
+        found[source] = found[source].plus(*np.concatenate(parts, axis=1))
     return found

@@ -1,7 +1,7 @@
 """Determines the state of each message, and counts messages by figure: NumPy over the rows of one part.
 
-A part (`bench.lateness.logs.packing`) has all rows of its ids, from logs and delay stores. Where each id comes once, each
-row is a message, in any order. Otherwise the rows are sorted by id and position, so the rows of each message are
+A part (`bench.lateness.logs.packing`) has all rows of its ids, from logs and delay stores. Where each id comes once,
+each row is a message, in any order. Otherwise the rows are sorted by id and position, so those of each message are
 neighbours. Its state follows from sums, first and last rows of these groups::
 
     source, id     position   stage       due          state      store_ms   due_ms

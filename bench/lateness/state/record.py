@@ -15,10 +15,13 @@ from bench.lateness.state.identity import Identity
 __all__ = ["NAME", "Kept", "OfSource", "Record", "read_record", "write_record"]
 
 NAME = "state.json"
-VERSION = 2
-_READ = (1, VERSION)
-"""In version 1 the sums had the pairs of all days in them."""
-_OURS = re.compile(r"\d{10}(-[0-9a-f]{16})?-(sums|open|finished|small|days|day-?\d+)\.parquet(\.new)?|state\.json\.new")
+VERSION = 3
+_READ = (1, 2, VERSION)
+"""In version 1 the sums had the pairs of all days in them; up to version 2 hashes were among the ranges of finished
+ids."""
+_OURS = re.compile(
+    r"\d{10}(-[0-9a-f]{16})?-(sums|open|finished|hashes|small|days|day-?\d+)\.parquet(\.new)?|state\.json\.new"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Record:
     sums: list[Kept] = field(default_factory=list)
     open: Kept | None = None
     finished: Kept | None = None
+    hashes: list[Kept] = field(default_factory=list)
     small: Kept | None = None
     days: Kept | None = None
     pairs: dict[int, Kept] = field(default_factory=dict)
@@ -62,7 +66,7 @@ class Record:
     def files(self) -> list[Kept]:
         """Every file that belongs to it."""
         single = (self.open, self.finished, self.small, self.days)
-        return [*self.sums, *(one for one in single if one), *self.pairs.values()]
+        return [*self.sums, *self.hashes, *(one for one in single if one), *self.pairs.values()]
 
 
 def write_record(folder: Folder, record: Record, version: str) -> None:
@@ -106,7 +110,7 @@ def _parsed(path: str, data: bytes) -> Record:
     value = json.loads(text)
     version = value.pop("version", None)
     if version not in _READ:
-        raise StateError(f"--state {path} has version {version}; this software reads 1 and 2: give a new folder")
+        raise StateError(f"--state {path} has version {version}; this software reads 1 to 3: give a new folder")
     sources = []
     for one in value.pop("sources"):
         found = [Identity(**segment) for segment in one.pop("segments")]
@@ -116,8 +120,8 @@ def _parsed(path: str, data: bytes) -> Record:
     }
     kept["pairs"] = {day: Kept(*words) for day, *words in value.get("pairs", [])}
     said = {(number, place): words for number, place, *words in value.pop("said")}
-    sums = [Kept(**one) for one in value.pop("sums")]
-    return Record(**{**value, **kept}, sources=sources, sums=sums, said=said)
+    sums, hashes = ([Kept(**one) for one in value.pop(name, [])] for name in ("sums", "hashes"))
+    return Record(**{**value, **kept}, sources=sources, sums=sums, hashes=hashes, said=said)
 
 
 def remove_unlisted(folder: Folder, record: Record) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from secrets import token_hex
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from zlib import crc32
 
 import numpy as np
@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bench.lateness.counting.counted import CLOSED_ROWS, OPEN_ROWS, Counted, FinishedIds, finished_rows
+from bench.lateness.counting.counted import CLOSED_ROWS, OPEN_ROWS, Counted, FinishedIds, Hashes, finished_rows
 from bench.lateness.counting.latest import said_of
 from bench.lateness.counting.merging import merge
 from bench.lateness.counting.settle import NOTE_ROWS, PAIR_ROWS, SECOND_ROWS
@@ -43,15 +43,15 @@ from bench.lateness.logs.storage import storage_for
 from bench.lateness.state.days import DAY_S, Added, Place, Settled, add_up_days, settled_from, settled_table
 from bench.lateness.state.folder import ChangedError, Folder, StateError, folder_for
 from bench.lateness.state.identity import changed, identity_of
+from bench.lateness.state.ids import finished_from, fresh_hashes, hashes_bytes, hashes_of, ranges_table
 from bench.lateness.state.record import NAME, Kept, OfSource, Record, read_record, remove_unlisted, write_record
 from bench.lateness.state.small import condensed, notes_by_end, places_of
 
 __all__ = ["StateFolder"]
 
 _FINE, _DELAY = arrow_schema(FINE_SCHEMA), arrow_schema(DELAY_SCHEMA)
-_IDS = pa.schema([("source", pa.int32()), ("id_hi", pa.int64()), ("begin", pa.int64()), ("end", pa.int64())])
 _TIMES_AS_LARGE = 2
-"""Sums are added to those before them once these are less than so many times as large: each is rewritten rarely."""
+"""Files are put together once the older one is less than so many times as large: each is written again rarely."""
 
 
 class StateFolder:
@@ -193,7 +193,8 @@ class StateFolder:
             old.records + records,
             self._sums(sums, lead),
             self._write(f"{lead}-open.parquet", _parquet(pa.Table.from_batches([batch]))),
-            self._write(f"{lead}-finished.parquet", _parquet(_ids(finished))),
+            self._write(f"{lead}-finished.parquet", _parquet(ranges_table(finished))),
+            self._hashes(fresh_hashes(finished, job.counted.finished), lead),
             self._write(f"{lead}-small.parquet", _parquet(small)),
             self._write(f"{lead}-days.parquet", _parquet(settled_table(added.settled))),
             dict(sorted((old.pairs | days).items())),
@@ -218,6 +219,16 @@ class StateFolder:
             sums = pa.Table.from_batches(merge(both.to_batches()), _FINE)
             data = _parquet(sums)
         return [*files, self._write(f"{lead}-sums.parquet", data)]
+
+    def _hashes(self, fresh: dict[int, Hashes], lead: str) -> list[Kept]:
+        """The files of hashes; of version 2 they are among the ranges, and go with those that have come."""
+        files = list(self._record.hashes)
+        mixed = hashes_of(self._table(self._record.finished)) if self._record.finished else {}
+        data = hashes_bytes(mixed, fresh)
+        while data and files and files[-1].size < _TIMES_AS_LARGE * len(data):
+            mixed, fresh = hashes_of(self._table(files.pop())), hashes_of(pq.read_table(pa.BufferReader(data)))
+            data = hashes_bytes(mixed, fresh)
+        return [*files, self._write(f"{lead}-hashes.parquet", data)] if data else files
 
     def _settled(self) -> dict[Place, Settled]:
         return settled_from(self._table(self._record.days).cast(_FINE)) if self._record.days else {}
@@ -261,15 +272,8 @@ class StateFolder:
         return self._table(self._record.small).cast(_FINE) if self._record.small else _FINE.empty_table()
 
     def _finished(self) -> list[FinishedIds]:
-        found: list[list[tuple[int, Any, Any]]] = [[] for _ in self._sources]
-        if self._record.finished:
-            table = self._table(self._record.finished)
-            source, high, begin, end = (np.asarray(table[name], np.int64) for name in _IDS.names)
-            for number, rows in enumerate(found):
-                for one in np.unique(high[source == number]).tolist():
-                    mine = (source == number) & (high == one)
-                    rows.append((one, begin[mine], end[mine]))
-        return [FinishedIds.of(rows) for rows in found]
+        kept = [self._record.finished, *self._record.hashes]
+        return finished_from((self._table(one) for one in kept if one), len(self._sources))
 
     def _open_rows(self) -> pa.Table:
         """Rows that wait; levels that the broker has finished since are told by the progress of their queue."""
@@ -304,14 +308,3 @@ def _parquet(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     return bytes(sink.getvalue())
-
-
-def _ids(finished: Sequence[FinishedIds]) -> pa.Table:
-    columns: dict[str, list[Any]] = {name: [np.empty(0, np.int64)] for name in _IDS.names}
-    for number, ids in enumerate(finished):
-        for high, begins, ends in ids.rows():
-            for name, values in zip(
-                _IDS.names, (np.full(len(begins), number), np.full(len(begins), high), begins, ends), strict=True
-            ):
-                columns[name].append(values)
-    return pa.table({name: np.concatenate(parts) for name, parts in columns.items()}).cast(_IDS)

@@ -1,0 +1,103 @@
+"""The ids of finished messages in files: ranges in one that each run makes anew, hashes in files that are added to.
+
+Ids of ours are few ranges. Apache's are 16 bytes a message, as many as there ever were, in no order. So a run writes
+those that it has finished beside those of before, and files become one once the older one is less than twice as large
+as what comes after it: each id is written as often as the logarithm of the number of runs::
+
+    night        1     2      3      4       5
+    files, MB    5     5+5→10 10, 5  20      20, 5
+
+A run still reads all of them: a delivery that comes years late is a repeat, and no time says where to look for its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.lateness.counting.counted import BY_HASH, FinishedIds, Hashes, in_hash_order
+from bench.lateness.counting.grouping import Longs
+
+__all__ = ["IDS", "finished_from", "fresh_hashes", "hashes_bytes", "hashes_of", "ranges_table"]
+
+IDS = pa.schema([("source", pa.int32()), ("id_hi", pa.int64()), ("begin", pa.int64()), ("end", pa.int64())])
+_Row = tuple[int, int, Longs, Longs]
+"""Source, first number, and two columns."""
+
+
+def _rows_of(table: pa.Table) -> Iterator[_Row]:
+    """Each source and first number of a table, which lie together in it."""
+    source, high, begin, end = (np.asarray(table[name], np.int64) for name in IDS.names)
+    fresh = np.ones(len(source), np.bool_)
+    fresh[1:] = (source[1:] != source[:-1]) | (high[1:] != high[:-1])
+    for start, stop in pairwise([*np.flatnonzero(fresh).tolist(), len(source)]):
+        yield int(source[start]), int(high[start]), begin[start:stop], end[start:stop]
+
+
+def _table_of(rows: Iterable[_Row]) -> pa.Table:
+    columns: list[list[Longs]] = [[np.empty(0, np.int64)] for _ in IDS.names]
+    for source, high, one, other in rows:
+        for column, values in zip(
+            columns, (np.full(len(one), source), np.full(len(one), high), one, other), strict=True
+        ):
+            column.append(values)
+    return pa.table({name: np.concatenate(parts) for name, parts in zip(IDS.names, columns, strict=True)}).cast(IDS)
+
+
+def ranges_table(finished: Sequence[FinishedIds]) -> pa.Table:
+    """The ranges of all sources."""
+    return _table_of(
+        (source, high, begins, ends)
+        for source, ids in enumerate(finished)
+        for high, begins, ends in ids.rows()
+        if high != BY_HASH
+    )
+
+
+def hashes_of(table: pa.Table) -> dict[int, Hashes]:
+    """The hashes in a table, by source."""
+    return {source: (one, other) for source, high, one, other in _rows_of(table) if high == BY_HASH}
+
+
+def finished_from(tables: Iterable[pa.Table], sources: int) -> list[FinishedIds]:
+    """Read all files back, by source number."""
+    rows: list[list[tuple[int, Longs, Longs]]] = [[] for _ in range(sources)]
+    for table in tables:
+        for source, high, one, other in _rows_of(table):
+            rows[source].append((high, one, other))
+    return [FinishedIds.of(some) for some in rows]
+
+
+def fresh_hashes(finished: Sequence[FinishedIds], before: Sequence[FinishedIds]) -> dict[int, Hashes]:
+    """The hashes that have come to those of before, by source."""
+    found = {}
+    for source, (ids, old) in enumerate(zip(finished, before, strict=True)):
+        portions = ids.hashed[len(old.hashed) :]
+        if portions:
+            found[source] = _together(portions)
+    return found
+
+
+def _together(portions: Sequence[Hashes]) -> Hashes:
+    if len(portions) == 1:
+        return portions[0]
+    high, low = (np.concatenate(column) for column in zip(*portions, strict=True))
+    return in_hash_order(high, low)
+
+
+def hashes_bytes(*portions: dict[int, Hashes]) -> bytes:
+    """A file of the hashes of one or several portions, by source; empty if there are none.
+
+    Hashes compress to nothing less, and looking for repeated ones takes time.
+    """
+    sources = sorted({source for portion in portions for source in portion})
+    if not sources:
+        return b""
+    rows = ((source, BY_HASH, *_together([one[source] for one in portions if source in one])) for source in sources)
+    sink = pa.BufferOutputStream()
+    pq.write_table(_table_of(rows), sink, compression="none", use_dictionary=["source", "id_hi"])
+    return bytes(sink.getvalue())
