@@ -184,7 +184,7 @@ def test_a_segment_that_retention_deletes_meanwhile_is_left_out(
 
     def look_and_delete(*arguments: Any) -> None:
         look_around(*arguments)
-        oldest.unlink()
+        oldest.unlink(missing_ok=True)
 
     monkeypatch.setattr(command, "look_around", look_and_delete)
     result = call(tmp_path / "store", "--out", tmp_path / "out", "--quiet")
