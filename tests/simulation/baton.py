@@ -24,6 +24,7 @@ from tests.support.simdisk import PowerCut
 __all__ = ["Baton", "Deadlock", "SimLock", "Task", "simulated"]
 
 MODULES = (
+    "store.log.chunks",
     "store.log.commit_log",
     "store.log.synced_log",
     "store.levels.level_scheduler",
