@@ -209,6 +209,7 @@ def test_rows_of_which_only_some_could_be_written_are_taken_back(monkeypatch: py
     assert [row_says(desk, offset) for offset in sent] == [False] * 3
 
 
+@pytest.mark.pure  # it has a method of the store replaced
 def test_a_start_does_not_believe_the_row_of_a_delivered_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cancel was refused, the row could not be taken back, it was delivered, and the process was killed."""
     desk = Desk()
