@@ -6,7 +6,11 @@ same stretch of the log seven more times. A `Chunks` therefore reads a stretch o
 reads from memory.
 
 A chunk is read only when it is asked for the second time in a row (in its slot), because most stretches are never read
-again. What is below the log's end never changes, so a chunk is never out of date.
+again. What is below the log's end never changes, so a chunk is never out of date. There is one exception: after a sync
+has failed, some of it may read as it was before, until it is written again. Then a new `Chunks` begins
+(`store.log.synced_log`).
+
+Each chunk has one slot. Reads that belong together are joined at the end, so no two of their chunks may have the same.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ _SLOTS = 4
 _SPANS_MIN = 8
 _SPARSE = 12
 """Spans that stand further apart than so many times their own bytes are not worth whole chunks."""
+_REACH_MAX = (_SLOTS - 1) * CHUNK_BYTES
+"""So far apart the first and the last byte may be: not more chunks than there are slots have them all."""
 
 
 class _Slot:
@@ -37,7 +43,7 @@ class _Slot:
 
 
 class Chunks:
-    """Some chunks of a log. Any thread: one gathers at a time."""
+    """Some chunks of a log. Any thread: one gathers at a time, others are told to read for themselves meanwhile."""
 
     def __init__(self) -> None:
         self._slots = [_Slot() for _ in range(_SLOTS)]
@@ -51,11 +57,16 @@ class Chunks:
         """
         if len(spans) < _SPANS_MIN:
             return None
-        low, last = min(spans)[0], max(spans)
-        if last[0] + last[1] - low > _SPARSE * sum([n for _, n in spans]):
+        reach = max([offset + n for offset, n in spans]) - min(spans)[0]
+        if reach > min(_REACH_MAX, _SPARSE * sum([n for _, n in spans])):
             return None
-        with self._lock:
+        # Nobody waits: where the system does not tell what is in memory, another thread may be reading from the disk.
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
             return self._joined(segment, limit, spans)
+        finally:
+            self._lock.release()
 
     def _joined(self, segment: Segment, limit: int, spans: Sequence[tuple[int, int]]) -> bytes | None:
         parts: list[memoryview] = []

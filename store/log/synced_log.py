@@ -15,6 +15,7 @@ from pathlib import Path
 from store.disk.errors import StoreError, SyncFailedError
 from store.disk.files import Files
 from store.disk.segments import Segment
+from store.log.chunks import Chunks
 from store.log.log_reader import LogReader
 
 __all__ = ["KEPT_BYTES_MAX", "SyncedLog"]
@@ -96,6 +97,7 @@ class SyncedLog(LogReader):
             )
         for end, segment, buffer in list(self._kept):
             segment.file.pwrite(buffer, end - len(buffer) - segment.start)
+        self._chunks = Chunks()  # since the sync failed, some of these bytes may have been read as they were before
 
     def _sync_file(self, segment: Segment) -> None:
         """Sync one file. Caller holds the sync lock."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -60,6 +61,18 @@ def test_few_or_far_reads_are_single_ones(world: tuple[list[Segment], bytes]) ->
             assert chunks.gather(segment, SIZE, spans) is None
 
 
+def test_one_read_of_more_chunks_than_are_kept_gets_its_own_bytes(tmp_path: Path) -> None:
+    """The fifth chunk was read into the memory of the first one, whose bytes were not joined yet."""
+    size = 5 * CHUNK_BYTES
+    content = os.urandom(size)
+    (tmp_path / segment_name(0)).write_bytes(content)
+    segment = Segment(Files(), tmp_path, 0, size)
+    for count in range(8, 27):
+        chunks, spans = Chunks(), [(at * 200_000, 40_000) for at in range(count)]
+        for _ in range(12):
+            assert chunks.gather(segment, size, spans) in (None, right(content, segment, spans)), count
+
+
 def test_what_is_still_being_written_is_left_alone(world: tuple[list[Segment], bytes]) -> None:
     (segment, *_), content = world
     chunks = Chunks()
@@ -83,6 +96,32 @@ def test_what_is_not_in_memory_is_not_waited_for() -> None:
         assert chunks.gather(segment, SIZE, NEAR) is None
     disk.cold = False
     assert [chunks.gather(segment, SIZE, NEAR) for _ in range(2)] == [None, b"x" * 32 * 1_100]
+
+
+def test_nobody_waits_for_another_thread() -> None:
+    """Where the system does not tell what is in memory, the network loop waited for the disk in a thread's place."""
+    disk = SimDisk(1)
+    folder = Path("/log")
+    disk.makedirs(folder)
+    disk.open(folder / segment_name(0), create=True, size=SIZE).pwrite(b"x" * SIZE, 0)
+    segment = Segment(disk, folder, 0, SIZE)
+    chunks = Chunks()
+    assert chunks.gather(segment, SIZE, NEAR) is None
+    reads, goes_on = threading.Event(), threading.Event()
+
+    def slow(_path: Path) -> None:
+        reads.set()
+        assert goes_on.wait(60)
+
+    disk.read_fault = slow
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(chunks.gather, segment, SIZE, NEAR)
+        assert reads.wait(60)
+        try:
+            assert pool.submit(chunks.gather, segment, SIZE, NEAR).result(10) is None
+        finally:
+            goes_on.set()
+        assert first.result(60) == b"x" * 32 * 1_100
 
 
 def test_a_disk_that_cannot_read_says_so(tmp_path: Path) -> None:
@@ -144,4 +183,4 @@ def test_threads_do_not_mix(world: tuple[list[Segment], bytes]) -> None:
         return served
 
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(4)))
+        assert sum(pool.map(work, range(4)))

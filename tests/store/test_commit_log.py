@@ -217,6 +217,25 @@ def test_after_a_failed_sync_the_same_bytes_are_written_again() -> None:
         assert bodies(opened(disk, 300)) == [b"%d" % n for n in range(6)]
 
 
+def test_what_was_read_before_a_failed_sync_was_made_up_for_is_read_again() -> None:
+    """A file system may forget pages that it could not write. What it reads then is not what was written."""
+    disk = SimDisk()
+    log = opened(disk, 3 << 20)
+    written = [record(b"%04d" % n * 1_250) for n in range(300)]
+    offsets, _ = append(log, written, range(300), 1)
+    spans = [(offsets[n], len(written[n])) for n in range(0, 160, 8)]
+    right = log.gather_hot(spans)
+    disk.fail_at("sync", {1}, SyncFailedError("no"))
+    with pytest.raises(SyncFailedError):
+        log.sync()
+    disk.fault = None
+    disk.open(ROOT / f"{0:020d}").pwrite(bytes(log.end), 0)
+    for _ in range(2):
+        assert log.gather_hot(spans) == bytes(sum(n for _, n in spans))
+    log.sync()
+    assert [log.gather_hot(spans) for _ in range(3)] == [right] * 3
+
+
 def test_with_too_much_unsynced_it_stays_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("store.log.commit_log.KEPT_BYTES_MAX", 300)
     disk = SimDisk()
