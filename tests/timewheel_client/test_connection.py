@@ -160,6 +160,40 @@ async def test_each_system_call_has_its_own_look() -> None:
 
 
 @pytest.mark.asyncio
+async def test_nothing_is_handed_to_a_connection_that_has_just_broken(caplog: pytest.LogCaptureFixture) -> None:
+    """Each further piece of 32 KiB was, and asyncio logged a warning for nearly each."""
+    async with FakeBroker() as broker:
+        connection = await ClientConnection.open(broker.address)
+        await connection.request(11)
+        transport = connection._transport
+        assert transport is not None
+        transport.get_extra_info("socket").shutdown(socket.SHUT_WR)
+        asked: list[int] = []
+        sent = [
+            connection.request_now(10, {}, bytes(40_000), timeout_ms=20_000, may=lambda: not asked.append(1))
+            for _ in range(20)
+        ]
+        for reply in sent:
+            with pytest.raises(ConnectionFailedError):
+                await reply
+        assert len(asked) == 1 and not caplog.records
+
+
+@pytest.mark.asyncio
+async def test_what_is_kept_back_when_the_connection_closes_is_not_written() -> None:
+    async with stuck() as (connection, broker):
+        sent = [connection.request_now(10, {}, b"a", timeout_ms=20_000, may=lambda: True) for _ in range(3)]
+        closing = asyncio.ensure_future(connection.close())
+        await asyncio.sleep(0)
+        broker.transports[0].resume_reading()
+        await closing
+        for reply in sent:
+            with pytest.raises(ConnectionFailedError):
+                await reply
+        assert not broker.of(10) and connection.in_flight == 0
+
+
+@pytest.mark.asyncio
 async def test_with_credentials_every_request_is_signed() -> None:
     async with FakeBroker() as broker:
         seen: list[RemotingCommand] = []

@@ -352,7 +352,7 @@ class ClientConnection(asyncio.Protocol):
         transport = self._transport
         if frames and transport is not None:
             transport.write(b"".join(frames))
-        while self._guarded and transport is not None:
+        while self._guarded and transport is not None and not transport.is_closing():
             if transport.get_write_buffer_size():  # behind that it would be written when nobody asks any more
                 self._is_flush_due = True
                 self._loop.call_later(_LOOK_AGAIN_S, self._flush)
