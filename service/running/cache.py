@@ -13,11 +13,12 @@ import asyncio
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from broker_plugin.plugin import DelayPlugin
-from remoting.messages.message import MessageError, RecordError
+from remoting.messages.message import MessageError, RecordError, record_fields
 from service.running.entries import Waiting, moved_record
 from store.disk.checkpoint import DeliveryCheckpoint
 from store.disk.delay_id import delay_id
@@ -25,6 +26,7 @@ from store.disk.errors import StoreError
 from store.disk.files import Files
 from store.disk.flusher import Flusher
 from store.put.plugin_api import DeliveryTarget, PluginContext, PutStatus
+from store.spill.rows.model import Found
 
 __all__ = ["CachedEntry", "ShardCache", "throw_away"]
 
@@ -127,6 +129,7 @@ class ShardCache:
         with plugin.lock:
             plugin.sweeper.publish_all()
             for offset in offsets:
+                self._not_failed(plugin.spill.find(delay_id(plugin.spill.epoch, offset)))
                 plugin.spill.cancel(delay_id(plugin.spill.epoch, offset))
 
     def look(self, offsets: Sequence[int]) -> list[CachedEntry | None]:
@@ -152,8 +155,17 @@ class ShardCache:
                 record = moved_record(plugin.spill.read((found.ref,))[0], due_ms)
             except (RecordError, MessageError) as error:
                 raise StoreError(f"entry {offset} cannot be moved: {error}") from error
+            self._not_failed(found)
             block = plugin.spill.move(found, record, due_ms)
             plugin.sweeper.offer(block, due_ms)
+
+    def _not_failed(self, found: Found | None) -> None:
+        """Count an entry no longer as failed. Under the delivery lock, before it is changed."""
+        plugin = self.plugin
+        if plugin.recovery.failed_count and found is not None and not found.done:
+            with suppress(StoreError, RecordError):
+                topic = record_fields(plugin.spill.read((found.ref,))[0])[0]
+                plugin.recovery.removed(topic, found.due_ms)
 
     def try_again(self) -> None:
         """Retry failed deliveries now, whatever the reason; at most once in `TRY_AGAIN_MS`."""

@@ -50,7 +50,7 @@ RELEASE_MS = 5000
 PAUSE_MS = 500
 ROLL_EVERY_MS = 60_000
 ROLL_MARGIN_MS = 600_000
-"""What is due within this span is not rolled any more."""
+"""What is due within this span is not rolled, nor what the owner may deliver for less than this."""
 FOLLOW_EVERY_MS = 5000
 RELEASE_LOOK_MS = 20
 HANDOVER_MS = 5000

@@ -1,8 +1,10 @@
 """Rolls entries before the cluster deletes them: stores them again at the end of the same queue, with the old offset.
 
 There is always exactly one valid copy. The first copy counts until the owner of the shard has *read* the roll in the
-queue. From then on only the roll counts. Between the decision and that moment the entry is not delivered. So only
-entries that are due much later are rolled; the others are delivered from where they are.
+queue. From then on only the roll counts. Between the decision and that moment the entry is not delivered. So entries
+that are due about now are not rolled; they are delivered from where they are. Those that the owner has not been able to
+deliver for long are rolled: their topic is away, or the account of the service may not write it, and nobody knows for
+how long.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from remoting.messages.message import RecordError, decode_record
 from service.link.clock import wall_ms
 from service.link.cluster import Fate, fate_of
 from service.running.cache import ShardCache
-from service.running.entries import due_of, rolled_of
+from service.running.entries import REJECTED_TOPIC, due_of, rolled_of
 from service.running.instance_counts import InstanceCounts
 from service.running.unsure import Unsure, WritingOwner
 from store.disk.errors import StoreError
@@ -43,7 +45,7 @@ class Roller:
     Args:
         owner: The shard's owner.
         after_ms: Entries stored longer ago than this are rolled.
-        margin_ms: Entries due within this time are not rolled.
+        margin_ms: Entries due within this time are not rolled, nor those that the owner may deliver for less than this.
     """
 
     def __init__(self, owner: RollingOwner, after_ms: int, margin_ms: int) -> None:
@@ -51,19 +53,26 @@ class Roller:
         self.after_ms = after_ms
         self._margin_ms = margin_ms
         self._unsure = Unsure(owner)
+        self._since_ms = 0
+        """When the owner began to deliver, epoch ms."""
+        self._begin = 0
+        """Where the next step begins: behind those that this one has looked at, which may all have to stay."""
 
     async def step(self) -> int:
         """Roll some entries; returns how many. Raises ClientError if nothing was written."""
+        self._since_ms = self._since_ms or wall_ms()
         await self._unsure.settle()
         owner, shard = self._owner, self._owner.shard
         until = await owner.cluster.end_before(owner.queue, wall_ms() - self.after_ms)
-        pending = shard.done.pending(shard.done.low, min(until, shard.read_to))
-        rolled = 0
+        pending = shard.done.pending(self._begin, min(until, shard.read_to))
+        rolled = self._begin = 0
         for _ in range(CHUNKS_MAX):
             chosen = list(islice(pending, AT_ONCE))
             rolled += await self._roll_some(chosen)
             if len(chosen) < AT_ONCE:
                 break
+        else:
+            self._begin = chosen[-1] + 1
         owner.tally.rolled += rolled
         return rolled
 
@@ -85,7 +94,8 @@ class Roller:
             delivery = decode_record(record)
         except RecordError:
             return False
-        if self._is_soon(delivery.properties):
+        # A roll would lose why an entry was rejected.
+        if delivery.topic == REJECTED_TOPIC or self._is_due_now(due_of(delivery.properties)):
             return False
         line = shard.roll(offset, due_of(delivery.properties))
         if line is None:
@@ -103,5 +113,6 @@ class Roller:
             self._unsure.add(partial(shard.roll_failed, offset))
         return sent.fate is Fate.STORED
 
-    def _is_soon(self, text: str) -> bool:
-        return due_of(text) <= wall_ms() + self._margin_ms
+    def _is_due_now(self, due_ms: int) -> bool:
+        now_ms = wall_ms()
+        return due_ms <= now_ms + self._margin_ms and max(due_ms, self._since_ms) >= now_ms - self._margin_ms

@@ -53,6 +53,8 @@ ANSWER_MS = 1000
 Meanwhile nothing else is sent to that broker, so what goes to others waits once."""
 CLOSED_MAX = 10_000
 """Most topics that are remembered as closed; beyond it their time begins anew."""
+UNSEEN_MS = 30_000
+"""A topic that was not looked at for longer, as nothing was due for it or this machine slept, may have been open."""
 REFUSALS_MAX = 3
 """Refusals for good of one message after which it is rejected: another broker may have taken it."""
 _OF_THE_ACCOUNT = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR})
@@ -111,7 +113,7 @@ class RemoteTarget:
         self._owner = owner
         self._loop = loop
         self._turn = itertools.count()
-        self._closed_ms: dict[str, int] = {}  # since when no broker of a topic accepts writes
+        self._closed_ms: dict[str, tuple[int, int]] = {}  # since when no broker of a topic accepts writes; seen last
         self._suspects = Suspects(owner.cluster.end, owner.try_again)
         self._aiming: dict[TargetQueue, asyncio.Task[None]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
@@ -260,8 +262,12 @@ class RemoteTarget:
         """Whether all brokers of a topic are known and none has accepted writes for `MISSING_MS`."""
         if len(self._closed_ms) >= CLOSED_MAX:
             self._closed_ms.clear()
-        since_ms = self._closed_ms.setdefault(topic, mono_ms())
-        return mono_ms() - since_ms >= MISSING_MS and self._owner.cluster.targets.is_settled
+        now_ms = mono_ms()
+        since_ms, seen_ms = self._closed_ms.get(topic, (now_ms, now_ms))
+        if now_ms - seen_ms > UNSEEN_MS:
+            since_ms = now_ms
+        self._closed_ms[topic] = since_ms, now_ms
+        return now_ms - since_ms >= MISSING_MS and self._owner.cluster.targets.is_settled
 
     def _reject(self, parcel: _Parcel, why: str) -> None:
         """Turn a message into a rejected one."""

@@ -442,7 +442,7 @@ class Node:
             )
 
     def roll(self) -> None:
-        """Write one of the entries again that are due in more than two seconds; look for what got no answer."""
+        """Write one of the entries again that are not due within two seconds; look for what got no answer."""
         shard, world, entry = self.shard, self.world, self.world.entry
         assert shard is not None
         if (self.unknown_rolls or self.unknown_verdicts) and self.calm.is_calm(entry.name, world.now):
@@ -465,7 +465,7 @@ class Node:
                         shard.roll_failed(held)
 
             self.ask(entry, lambda: len(world.entry_log), ended, again)
-        far = [offset for offset, due_ms in self.pending.items() if due_ms > world.now + 2000]
+        far = [offset for offset, due_ms in self.pending.items() if abs(due_ms - world.now) > 2000]
         if not far or world.quiet or world.random.random() > 0.1:
             return
         offset = world.random.choice(far)

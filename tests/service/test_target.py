@@ -11,6 +11,7 @@ import pytest
 
 from remoting.command import RemotingCommand
 from service.core.progress import TargetQueue
+from service.link.clock import mono_ms
 from service.link.cluster import ClusterLink
 from service.link.targets import MISSING_MS, SETTLED_MS, TOPICS_MAX
 from service.running import suspects, target
@@ -79,6 +80,25 @@ def test_a_topic_whose_master_is_away_is_waited_for_by_a_fresh_owner_too() -> No
         assert await missing_for(world, 3 * MISSING_MS, world.entry(1, "orders")) == ["TOPIC_AWAY"]
         assert world.stored == []
         assert len(world.soon) >= 30, "a master that is back is not noticed by the next regular look only"
+
+    in_world(story)
+
+
+def test_a_closed_topic_is_rejected_only_if_it_was_seen_closed_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was due for it for an hour, or the machine was suspended; it may have been open meanwhile."""
+
+    async def story(world: TargetWorld) -> None:
+        now_ms = mono_ms()
+        monkeypatch.setattr(target, "mono_ms", lambda: now_ms)
+        whole = world.topic("orders", "broker-0")
+        world.cached["orders"] = TopicRoute("orders", (), whole.read_queues, whole.brokers)
+        assert names(await world.put(world.entry(1, "orders"))) == ["TOPIC_AWAY"]
+        now_ms += 3_600_000
+        for _ in range(0, MISSING_MS, 5_000):
+            assert names(await world.put(world.entry(1, "orders"))) == ["TOPIC_AWAY"]
+            now_ms += 5_000
+        assert names(await world.put(world.entry(1, "orders"))) == ["PUT_OK"]
+        assert world.where() == [(REJECTED_TOPIC, "broker-0")]
 
     in_world(story)
 

@@ -1,0 +1,146 @@
+"""Which entries are rolled, and that those that wait for something do not keep others from it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from remoting.command import RemotingCommand
+from remoting.messages.message import Message, decode_record, encode_record
+from remoting.messages.properties import get_property
+from service.core.calm import Calm
+from service.core.lease import Timing
+from service.core.lines import Line, LineKind
+from service.core.progress import Picture, TargetQueue
+from service.core.shard import Shard
+from service.link.cluster import ClusterLink
+from service.running import roller
+from service.running.cache import ShardCache
+from service.running.entries import REJECTED_TOPIC, Waiting, waiting_of
+from service.running.instance_counts import InstanceCounts
+from service.running.roller import Roller
+from store.put.plugin_api import DeliveryTarget
+
+NAME = "broker-e/0"
+HOST = bytes(8)
+NOW = 1_700_000_000_000
+HOUR = 3_600_000
+FAR = NOW + 1_000 * HOUR
+
+
+def waiting(offset: int, topic: str, due_ms: int) -> Waiting:
+    """An entry as the cache gets it."""
+    text = f"TW_TOPIC\x01{topic}\x02TW_DELIVER_MS\x01{due_ms}\x02"
+    stored = decode_record(encode_record(Message("TIMEWHEEL", 0, 0, 0, 1, HOST, 0, 0, b"x", text), HOST, 1))
+    stored.queue_offset = offset
+    return waiting_of(stored, NAME)
+
+
+class RollWorld:
+    """Owner, cluster and cache in one; all entries were stored long ago."""
+
+    def __init__(self, *dues: int, topic: str = "orders") -> None:
+        self.queue: TargetQueue = ("TIMEWHEEL", "broker-e", 0)
+        self.cluster = cast(ClusterLink, self)
+        self.cache: ShardCache | None = cast(ShardCache, self)
+        self.calm, self.tally = Calm(), InstanceCounts()
+        self.records = {at: waiting(at, topic, due_ms).record for at, due_ms in enumerate(dues, 1)}
+        self.rolled: list[int] = []
+        self.end = len(dues) + 1
+        self.shard = Shard(NAME, Timing(lease_ms=1 << 40))
+        self.shard.take_over("me")
+        self.shard.load(Picture(), 0)
+        self.shard.read([Line(0, LineKind.TAKEOVER, owner="me")], 1, 0)
+        self.shard.settle(Picture(), 0)
+        self.shard.record()
+        self.shard.saved()
+        self.shard.read([Line(at) for at in self.records], self.end, 0)
+        self.roller = Roller(self, 24 * HOUR, HOUR // 6)
+
+    async def end_before(self, queue: TargetQueue, store_ms: int) -> int:
+        assert queue == self.queue and store_ms == roller.wall_ms() - 24 * HOUR
+        return len(self.records) + 1  # the rolls are new
+
+    async def connection(self, *_: str) -> RollWorld:
+        return self
+
+    def take(self, offsets: list[int]) -> list[bytes | None]:
+        return [self.records[offset] for offset in offsets]
+
+    def send_now(self, _connection: object, _queue: TargetQueue, text: str, _body: bytes, **_: Any) -> Any:
+        about = int(get_property(text, "TW_ABOUT") or "")
+        self.rolled.append(about)
+        roll = Line(self.end, LineKind.ROLL, generation=self.shard.generation, about=about, entry=about)
+        self.end += 1
+        assert [line.offset for line in self.shard.read([roll], self.end, 0)] == [roll.offset]
+        reply: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        reply.set_result(RemotingCommand(0, 0, ext={"queueOffset": str(roll.offset)}))
+        return reply
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roller, "wall_ms", lambda: NOW)
+
+
+def test_what_is_long_overdue_is_rolled_too() -> None:
+    """It waits for its topic, or for the right to write it. The cluster deletes it after three days like any other."""
+    dues = (FAR, NOW + HOUR, NOW + HOUR // 7, NOW, NOW - HOUR // 7, NOW - HOUR // 2, NOW - 50 * HOUR)
+
+    async def story() -> None:
+        world = RollWorld(*dues)
+        assert await world.roller.step() == 2
+        assert world.rolled == [1, 2], "an owner that has just begun delivers what is overdue"
+        world = RollWorld(*dues)
+        world.roller._since_ms = NOW - HOUR
+        assert await world.roller.step() == 4
+        assert world.rolled == [1, 2, 6, 7]
+        assert await world.roller.step() == 0, "each of them is new now"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("due_ms", [NOW, NOW - HOUR])
+def test_what_waits_does_not_keep_later_entries_from_being_rolled(monkeypatch: pytest.MonkeyPatch, due_ms: int) -> None:
+    """A step looks at some thousand entries, always the oldest ones: those behind them were never rolled."""
+    monkeypatch.setattr(roller, "AT_ONCE", 2)
+    monkeypatch.setattr(roller, "CHUNKS_MAX", 3)
+
+    async def story() -> None:
+        world = RollWorld(*[due_ms] * 15, *[FAR] * 5)
+        world.roller._since_ms = NOW - 2 * HOUR
+        for _ in range(5):
+            await world.roller.step()
+        assert sorted(world.rolled)[-5:] == [*range(16, 21)]
+
+    asyncio.run(story())
+
+
+def test_why_an_entry_was_rejected_is_not_lost_by_a_roll() -> None:
+    async def story() -> None:
+        world = RollWorld(NOW - HOUR, topic=REJECTED_TOPIC)
+        world.roller._since_ms = NOW - 2 * HOUR
+        assert await world.roller.step() == 0
+
+    asyncio.run(story())
+
+
+def test_what_is_changed_or_rolled_no_longer_counts_as_refused(tmp_path: Path) -> None:
+    nobody = SimpleNamespace(scan=lambda _: ())
+    cache = ShardCache(tmp_path / "c", cast(DeliveryTarget, nobody), lambda: NOW, print)
+    try:
+        cache.add([waiting(at, "closed", NOW - at) for at in range(1, 6)])
+        for at in range(1, 6):
+            cache.plugin.failures.add("NO_PERMISSION", "closed", NOW - at, 0)
+        cache.drop([1, 2])
+        assert cache.refused_count == 3
+        cache.drop([1, 2, 9])
+        assert cache.refused_count == 3
+        cache.move(3, FAR)
+        assert (cache.refused_count, cache.pending_count) == (2, 3)
+    finally:
+        cache.close()
