@@ -67,6 +67,11 @@ class PopQueues:
                 self.in_flight.skip(queue, stored)
         return queue
 
+    def is_current(self, queue: PopQueue) -> bool:
+        """Whether `open` would change nothing: the group's offset was neither reset nor moved further by others."""
+        name = queue.group, queue.topic, queue.queue_id
+        return not self._offsets.has_reset(*name) and self._offsets.get(*name) <= queue.published
+
     def next_of(self, group: str, topic: str, queue_id: int) -> int:
         """Return the offset at which a pop of a queue would begin; opens nothing."""
         queue = self.in_flight.find(group, topic, queue_id)

@@ -209,7 +209,7 @@ class PopReader:
         header = pop.header
         if pop.count >= header.max_count and not header.order:
             known = self._queues.in_flight.find(header.group, topic, queue_id)
-            if known is not None and known.block is None:
+            if known is not None and known.block is None and self._queues.is_current(known):
                 pop.rest += max(0, end - known.next)
                 return None
         queue = self._queues.open(header.group, topic, queue_id, header.init_mode)
