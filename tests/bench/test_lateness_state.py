@@ -279,6 +279,26 @@ def test_hashes_are_written_again_rarely(tmp_path: Path, monkeypatch: pytest.Mon
     assert sum(wrote) < 64_000 * 16 * 6, "once a night all of them would be 16 times as much as they are"
 
 
+def test_levels_that_the_broker_has_lost_since_are_told(tmp_path: Path) -> None:
+    """Messages that a night has kept as waiting, and that the progress of their queue is past in the next one."""
+    rng = random.Random(4)
+    world = make_world(rng, 300)
+    world.ours = True
+    count = len(list(write_world(world, tmp_path / "full", rng, SEGMENT).folder.iterdir()))
+    for segments, progress in (
+        (count // 2, {"1": 2}),
+        (count, {"1": 9, "2": 1_000}),
+        (count, {"1": 1_000, "2": 1_000}),
+    ):
+        prefix(tmp_path / "full", tmp_path / "store", segments, 1 << 30)
+        (tmp_path / "store" / "config").mkdir()
+        (tmp_path / "store" / "config" / "delayOffset.json").write_text(json.dumps({"offsetTable": progress}))
+        found = run(tmp_path / "store", tmp_path / "out", tmp_path / "state")
+        run(tmp_path / "store", tmp_path / "beside", None)
+        assert_same(tmp_path / "out", tmp_path / "beside")
+    assert found["total"]["lost"] > 0
+
+
 def test_what_retention_deletes_stays_counted(tmp_path: Path) -> None:
     rng = random.Random(3)
     world = make_world(rng, 300)

@@ -280,7 +280,7 @@ class StateFolder:
         if self._record.open is None:
             return _DELAY.empty_table()
         table = self._table(self._record.open).cast(_DELAY)
-        stage = np.array(table["stage"])
+        stage = np.asarray(table["stage"]).copy()  # what Arrow gives may be read only
         source, level, low, kind = (np.asarray(table[name]) for name in ("source", "id_hi", "id_lo", "kind"))
         for number, one in enumerate(self._sources):
             progress = queue_progress(root_of(one), one.storage) if one.kind == "timewheel" else {}
