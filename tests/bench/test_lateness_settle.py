@@ -82,7 +82,8 @@ def by_hand(rows: list[Row]) -> Row:
     stages = [row["stage"] for row in rows]
     deliveries = [row for row in rows if row["stage"] == DELIVERED]
     lives = [row for row in rows if row["stage"] == LIVE][-1:]
-    accepted = [row for row in rows if row["stage"] in (ACCEPTED, SEEN)][:1]
+    told = rows[: stages.index(DELIVERED) + 1] if deliveries else rows
+    accepted = [row for row in told if row["stage"] in (ACCEPTED, SEEN)][:1]
     dues = [row["due_ms"] for row in (*deliveries[:1], *lives, *accepted) if row["due_ms"] is not None]
     due = dues[0] if dues else None
     waits = ACCEPTED in stages or LIVE in stages
@@ -101,7 +102,7 @@ def by_hand(rows: list[Row]) -> Row:
         assert due is not None
         late = (deliveries[0]["store_ms"] if deliveries else AS_OF_MS) - due
     highest = {
-        name: max((row[name] for row in rows if row[name] is not None), default=None)
+        name: max((row[name] for row in told if row[name] is not None), default=None)
         for name in ("kind", "level", "topic_id", "requested_ms")
     }
     first = deliveries[0] if deliveries else {"offset": None, "store_ms": None}

@@ -27,7 +27,8 @@ from bench.lateness.state.ids import fresh_hashes
 from bench.lateness.state.record import Kept
 from bench.lateness.state.state import StateFolder
 from bench.log_maker import FIRST_DUE_MS, make_log, spread_lateness
-from tests.support.lateness_world import LEVELS, START_MS, make_world, write_world
+from remoting.messages.message import Message
+from tests.support.lateness_world import LEVELS, START_MS, Log, make_world, write_world
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -297,6 +298,28 @@ def test_levels_that_the_broker_has_lost_since_are_told(tmp_path: Path) -> None:
         run(tmp_path / "store", tmp_path / "beside", None)
         assert_same(tmp_path / "out", tmp_path / "beside")
     assert found["total"]["lost"] > 0
+
+
+def test_a_key_that_is_sent_again_says_nothing_of_the_message_before(tmp_path: Path) -> None:
+    """Timers of Apache's: the second message has another delay, and comes when the first one has been counted."""
+    log = Log(tmp_path / "full", 1 << 10)
+    for turn, delay_ms in enumerate((1_000, 20_000)):
+        stored = START_MS + turn * 10_000
+        text = f"UNIQ_KEY\x01A\x02TIMER_DELIVER_MS\x01{stored + delay_ms}\x02TIMER_OUT_MS\x01{stored}\x02"
+        text += "REAL_TOPIC\x01Orders\x02REAL_QID\x010\x02"
+        log.append(Message("rmq_sys_wheel_timer", 0, born_ms=stored, properties=text), stored)
+        log.append(Message("Orders", 0, born_ms=stored, properties=text), stored + delay_ms)
+        for _ in range(10):
+            log.append(Message("Orders", 1, body=bytes(100), properties="A\x01b\x02"), stored + delay_ms)
+    log.close()
+    count = len(list(log.folder.iterdir()))
+    assert log.places[12][0] > SEGMENT // 8, "another segment"
+    for segments in (2, count, count):
+        prefix(tmp_path / "full", tmp_path / "store", segments, 1 << 30)
+        found = run(tmp_path / "store", tmp_path / "out", tmp_path / "state")
+        run(tmp_path / "store", tmp_path / "beside", None)
+        assert_same(tmp_path / "out", tmp_path / "beside")
+    assert (found["total"]["sent"], found["total"]["repeated"]) == (1, 1)
 
 
 def test_what_retention_deletes_stays_counted(tmp_path: Path) -> None:

@@ -177,7 +177,9 @@ def messages_of(rows: Columns, choice: Choice) -> Columns:
     delivery = stage == DELIVERED
     first = np.minimum.reduceat(np.where(delivery, place, count), starts)
     lives = np.maximum.reduceat(np.where(stage == LIVE, place, -1), starts)
-    accepted = np.minimum.reduceat(np.where((stage == ACCEPTED) | (stage == SEEN), place, count), starts)
+    # Behind the first delivery nothing speaks of this message: a sender may have used its key again.
+    told = place <= np.repeat(first, np.diff(starts, append=count))
+    accepted = np.minimum.reduceat(np.where(((stage == ACCEPTED) | (stage == SEEN)) & told, place, count), starts)
     stored = np.minimum.reduceat(np.where(stage == ACCEPTED, place, count), starts)
     waits = np.maximum.reduceat((stage == ACCEPTED) | (stage == LIVE), starts)
     cancels = np.maximum.reduceat(stage == CANCELLED, starts)
@@ -203,7 +205,6 @@ def messages_of(rows: Columns, choice: Choice) -> Columns:
     delivered, overdue = (state == STATES.index(name) for name in ("delivered", "overdue"))
     store_ms = np.append(rows["store_ms"], NONE)[first]
     lateness_ms = np.where(delivered, store_ms, choice.as_of_ms) - np.where(dated, due_ms, 0)
-    highest = {name: np.maximum.reduceat(rows[name], starts) for name in ("kind", "level", "topic_id", "requested_ms")}
     return {
         "source": source,
         "state": state.astype(np.int8),
@@ -213,9 +214,17 @@ def messages_of(rows: Columns, choice: Choice) -> Columns:
         "id_hi": id_hi,
         "id_lo": rows["id_lo"][starts],
         "place": np.append(rows["offset"], NONE)[np.where(came, first, stored)],
-        **highest,
+        **_highest(rows, told, starts),
         "lateness_ms": np.where(delivered | overdue, lateness_ms, NONE),
         "repeats": np.maximum(deliveries - 1, 0),
+    }
+
+
+def _highest(rows: Columns, told: NDArray[np.bool_], starts: NDArray[np.intp]) -> Columns:
+    """What is the same in all rows of a message that know it, from those that are ``told``."""
+    return {
+        name: np.maximum.reduceat(np.where(told, rows[name], np.iinfo(rows[name].dtype).min), starts)
+        for name in ("kind", "level", "topic_id", "requested_ms")
     }
 
 
