@@ -111,8 +111,8 @@ class ReadingProgress:
 
 
 def progress_for(quiet: bool) -> ReadingProgress:
-    """One for this process's standard error."""
-    if quiet:
+    """One for this process's standard error, if it has one: a timer job may have closed it."""
+    if quiet or sys.stderr is None:
         return ReadingProgress(lambda _: None, float("inf"))
     if sys.stderr.isatty():
         return ReadingProgress(_over, _TERMINAL_EVERY_S, over=True)

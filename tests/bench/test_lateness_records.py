@@ -178,6 +178,26 @@ def test_the_torn_end_of_a_live_log(
     assert all(torn for _, _, torn in gaps)
 
 
+@pytest.mark.parametrize(
+    ("topic", "text", "stage"),
+    [
+        ("Orders", "__TW_ID\x01ffffffffffffffff\x02__TW_DUE\x011700000000000\x02", "ordinary"),
+        ("Orders", "__TW_ID\x017fffffffffffffff\x02__TW_DUE\x011700000000000\x02", "ordinary"),
+        ("Orders", "REAL_TOPIC\x01Orders\x02REAL_QID\x010\x02DELAY\x0199999999999\x02", "ordinary"),
+        ("SCHEDULE_TOPIC_XXXX", "REAL_TOPIC\x01Orders\x02REAL_QID\x010\x02DELAY\x0199999999999\x02", "ordinary"),
+        ("rmq_sys_wheel_timer", f"REAL_TOPIC\x01Orders\x02TIMER_DELAY_SEC\x01{'9' * 18}\x02", "accepted"),
+    ],
+)
+def test_numbers_that_no_broker_gives_are_no_numbers(tmp_path: Path, topic: str, text: str, stage: str) -> None:
+    """A sender to Apache's broker names properties as it likes: one message must not end the reading."""
+    log = Log(tmp_path)
+    log.append(Message(topic, 0, properties=text), 1_000)
+    log.close()
+    settings = Settings.of({"path": str(tmp_path), "rows": "records"})
+    rows = [row for task in batch_tasks(settings) for batch in read_task(settings, task) for row in batch.to_pylist()]
+    assert [(row["stage"], row["due_ms"], row["damage"]) for row in rows] == [(stage, None, None)]
+
+
 def test_an_empty_log_a_missing_segment_and_no_store(tmp_path: Path) -> None:
     Log(tmp_path / "empty").close()
     assert read_all(tmp_path / "empty", 1000, 1000) == ([], [])

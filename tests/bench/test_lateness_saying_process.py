@@ -190,3 +190,13 @@ def test_off_a_terminal_the_first_lines_come_at_once(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[:2] == ["0.0 of 6.0 MB, 0 %", "reading 6 MB of 1 log"]
     assert run(tmp_path / "store", "--out", tmp_path / "out", "--quiet").stderr == ""
+
+
+@pytest.mark.process
+def test_without_a_standard_error_a_run_goes_on(tmp_path: Path) -> None:
+    make_log(tmp_path / "store", np.zeros(20, np.int64), segment_bytes=1 << 20)
+    words = [sys.executable, "-c", CODE, str(tmp_path / "store"), "--out", str(tmp_path / "out")]
+    done = subprocess.run(["sh", "-c", '"$@" 2>&-', "sh", *words], stdout=subprocess.PIPE, timeout=600, check=False)
+    assert done.returncode == 0
+    assert done.stdout.startswith(b"20 sent; 20 delivered; ")
+    assert (tmp_path / "out" / "report.html").exists()

@@ -64,6 +64,8 @@ _ID_MARK = b"\x02__TW_ID\x01"
 _DUE_MARK = b"\x02__TW_DUE\x01"
 _DUE_DIGITS = 13
 _LONG_HEX = 15
+_ID_END = 1 << 62
+_LEVEL_MOST, _DUE_MOST = (1 << 31) - 1, (1 << 63) - 1
 _PAIR = struct.Struct(">qq")
 _EIGHT = struct.Struct(">q")
 
@@ -272,10 +274,11 @@ class _Record:
             end = at + len(pattern) - 1
         return b""
 
-    def number(self, name: bytes) -> int | None:
-        """A property's value as a whole number not below zero."""
+    def number(self, name: bytes, most: int = _DUE_MOST) -> int | None:
+        """A property's value as a whole number from zero to ``most``."""
         value = self.value(name)
-        return int(value) if value.isdigit() and len(value) < 19 else None
+        number = int(value) if value.isdigit() and len(value) < 19 else -1
+        return number if 0 <= number <= most else None
 
     def _unique(self) -> bytes:
         """``UNIQ_KEY``; for senders without one, what else tells their messages apart."""
@@ -313,7 +316,7 @@ def _set(delays: Delays, index: int, stage: int, kind: int, key: tuple[int, int]
 
 def _level_accepted(record: _Record, delays: Delays, reading: Reading, names: TopicNames) -> None:
     heads, index = record.heads, record.index
-    level = record.number(b"DELAY")
+    level = record.number(b"DELAY", _LEVEL_MOST)
     topic, queue = record.value(b"REAL_TOPIC"), record.number(b"REAL_QID")
     if not level or not topic or queue is None or topic == b"RMQ_SYS_TRANS_HALF_TOPIC":
         return
@@ -344,7 +347,7 @@ def _timer_accepted(record: _Record, delays: Delays, names: TopicNames) -> None:
     _set(delays, index, ACCEPTED, TIMED, record.timer_key(topic))
     due = record.number(b"TIMER_DELIVER_MS")
     for name, unit in ((b"TIMER_DELAY_MS", 1), (b"TIMER_DELAY_SEC", 1000)):
-        delay = record.number(name)
+        delay = record.number(name, _DUE_MOST // 2_000)
         if delay is not None:
             due = int(record.heads.store_ms[index]) + delay * unit
     if due is not None:
@@ -356,7 +359,7 @@ def _ours(record: _Record, delays: Delays, reading: Reading) -> None:
     digits, _, _ = record.value(b"__TW_ID").partition(b".")
     due = record.number(b"__TW_DUE")
     if digits and due is not None:
-        if len(digits) <= 16 and all(_HEX[digit] < 16 for digit in digits):
+        if len(digits) <= 16 and all(_HEX[digit] < 16 for digit in digits) and int(digits, 16) < _ID_END:
             _set(delays, index, DELIVERED, TIMED, (0, int(digits, 16)))
             delays.due_ms[index] = due
         return
@@ -373,7 +376,7 @@ def _apaches(record: _Record, delays: Delays, topic: bytes) -> None:
     queue = record.number(b"REAL_QID")
     if record.value(b"REAL_TOPIC") != topic or queue != int(record.heads.queue_id[index]):
         return
-    level = record.number(b"DELAY")
+    level = record.number(b"DELAY", _LEVEL_MOST)
     if level:
         _set(delays, index, DELIVERED, LEVEL, record.level_key(topic, queue, level))
         delays.level[index] = level
