@@ -144,7 +144,7 @@ def test_a_source_that_gives_nothing_is_told_from_the_first_second_on(
     look_around(job, None)
     monkeypatch.setattr(
         "bench.lateness.logs.reading.storage_for",
-        lambda *_: SimpleNamespace(open=lambda path: Slow(path, let, asked), is_folder=lambda _: True),
+        lambda *_: SimpleNamespace(open=lambda path, _: Slow(path, let, asked), is_folder=lambda _: True),
     )
     said: list[str] = []
     progress = ReadingProgress(said.append, every_s=0.01)

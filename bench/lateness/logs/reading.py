@@ -161,7 +161,7 @@ def read_task(settings: Settings, task: Task, told: Callable[[int], None] = lamb
     segment = task.split.segment
     storage = storage_for(segment.path, settings.storage)
     try:
-        file = storage.open(segment.path)
+        file = storage.open(segment.path, task.split.stop)
     except StorageError as error:
         raise LogMovedError(str(error)) from error
     try:

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 __all__ = ["LogMovedError", "Storage", "StorageError", "StoredFile", "file_system", "storage_for"]
 
 AHEAD_BYTES = 8 << 20
+_LEAST_BYTES = 64 << 10
+"""What one request brings at least: a record is looked at in small pieces."""
 _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs"}
 """What fsspec needs for a scheme; it speaks of it in a sentence of several clauses."""
 
@@ -62,8 +64,8 @@ class Storage(Protocol):
         """Whether there is such a folder."""
         ...
 
-    def open(self, path: str) -> StoredFile:
-        """Open a file for reading; StorageError if that is not possible."""
+    def open(self, path: str, until: int | None = None) -> StoredFile:
+        """Open a file for reading, mostly of what stands before ``until``; StorageError if that is not possible."""
         ...
 
     def peek(self, path: str, position: int, count: int) -> bytes:
@@ -167,7 +169,7 @@ class _Local:
         """Whether the path is a folder."""
         return Path(_plain(path)).is_dir()
 
-    def open(self, path: str) -> StoredFile:
+    def open(self, path: str, until: int | None = None) -> StoredFile:  # noqa: ARG002 - nothing is read ahead
         """Open a file for reading. Raises StorageError."""
         return _LocalFile(_plain(path))
 
@@ -183,14 +185,16 @@ class _Local:
 class _RemoteFile:
     """Reads ahead: one request for some megabytes instead of one for each record that is looked at.
 
-    What was read ahead is kept while it is wanted, so on the way through a file no bytes are asked for twice.
+    What was read ahead is kept while it is wanted, so on the way through a file no bytes are asked for twice. What
+    stands behind ``until`` belongs to another reader, and is not read ahead.
     """
 
     skips = False
 
-    def __init__(self, system: Any, path: str) -> None:
+    def __init__(self, system: Any, path: str, until: int | None = None) -> None:
         self._system = system
         self._path = path
+        self._until = until
         self._start = 0
         self._data = b""
 
@@ -201,7 +205,10 @@ class _RemoteFile:
             kept = self._data[at:] if 0 <= at < len(self._data) else b""
             # One byte twice: where the object ends, a request for what is behind it would be an error.
             begin = position + max(0, len(kept) - 1)
-            more = self._asked(begin, position + max(count, len(kept) + AHEAD_BYTES))
+            ahead = len(kept) + AHEAD_BYTES
+            if self._until is not None:
+                ahead = min(ahead, max(self._until - position, _LEAST_BYTES))
+            more = self._asked(begin, position + max(count, ahead))
             self._start, self._data, at = position, kept[:-1] + more, 0
         return self._data[at : at + count]
 
@@ -245,9 +252,9 @@ class _Remote:
         except Exception as error:
             raise StorageError(f"{path}: {_line(error)}") from error
 
-    def open(self, path: str) -> StoredFile:
+    def open(self, path: str, until: int | None = None) -> StoredFile:
         """Give a reader of a file; nothing is read yet."""
-        return _RemoteFile(self._system, path)
+        return _RemoteFile(self._system, path, until)
 
     def peek(self, path: str, position: int, count: int) -> bytes:
         """Read ``count`` bytes at a position by one request of this size. Raises StorageError."""
