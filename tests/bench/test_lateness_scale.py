@@ -15,10 +15,12 @@ import pytest
 
 from bench import lateness_on_paper
 from bench.lateness.counting.settle import Choice, settle, settle_and_add_up
+from bench.lateness.engines.job import Job
 from bench.lateness.engines.session import _SHORT_RUN, _settings, is_brief
 from bench.lateness.logs.packing import COLUMNS, ROW_BYTES, SETTLE_BYTES_A_ROW, pack, parts_for, unpack
 from bench.lateness.logs.reading import Settings, batch_tasks, read_task
 from bench.lateness.logs.schemas import DELAY_SCHEMA, PACKED_SCHEMA, TOPIC_NAME, arrow_schema, make_batch
+from bench.lateness.logs.spill_files import SpillFile
 from bench.lateness_on_paper import READ_US, SETTLE_US, estimate
 from bench.log_maker import make_log, spread_lateness
 
@@ -39,6 +41,17 @@ def test_the_examples_run() -> None:
 def test_no_part_is_larger_than_the_memory_of_a_task(log_bytes: int, task_bytes: int) -> None:
     rows = log_bytes // LOG_BYTES_A_ROW // parts_for(log_bytes, task_bytes)
     assert rows * SETTLE_BYTES_A_ROW <= task_bytes
+
+
+@pytest.mark.parametrize("where", ["run", "segment", "kept"])
+def test_what_waits_makes_parts_like_what_is_in_the_log(where: str) -> None:
+    """Ten million messages that wait beside a small log: in runs, in the journal, or kept by earlier runs."""
+    rows = 10_000_000
+    run = SpillFile("run", 1, b"", 0, rows * 40, (0, rows), b"shape", b"")
+    segment = SpillFile("segment", 2, b"", 0, rows * LOG_BYTES_A_ROW, (0, 0), None, b"")
+    files = [one for one in (run, segment) if one.path == where]
+    job = Job([], Path("out"), delay_stores=[files], open_rows=range(rows) if where == "kept" else None)
+    assert rows // job.parts * SETTLE_BYTES_A_ROW <= job.task_bytes
 
 
 def rows_of(count: int) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from bench.lateness.counting.counted import Counted
 from bench.lateness.counting.settle import Choice
-from bench.lateness.logs.packing import TASK_BYTES, parts_for
+from bench.lateness.logs.packing import LOG_BYTES_A_ROW, TASK_BYTES, parts_for
 from bench.lateness.logs.planning import LogPlan, plan_log, plan_to_json
 from bench.lateness.logs.progress import queue_progress
 from bench.lateness.logs.sources import LogSource
@@ -91,7 +91,7 @@ class Job:
         ends = self.counted_to or [0] * len(self.sources)
         logs = zip(self.plans, ends, strict=True)
         size = sum(segment.end for plan, end in logs for segment in plan.segments if segment.base >= end)
-        return size + sum(file.size for files in self.delay_stores or () for file in files)
+        return size + sum(file.size for file in self._spill_files())
 
     @property
     def log_bytes(self) -> int:
@@ -100,8 +100,14 @@ class Job:
 
     @property
     def counted_bytes(self) -> int:
-        """Bytes of all logs, those of rows that are there already included."""
-        return max(self.log_bytes, self.rows_bytes * _LOG_PER_ROWS)
+        """Bytes of all logs, and of as much log as other rows would be of: those that are there already, those that
+        wait in delay stores, and those that earlier runs have kept."""
+        size = max(self.log_bytes, self.rows_bytes * _LOG_PER_ROWS)
+        size += sum(file.size if file.rows is None else file.rows * LOG_BYTES_A_ROW for file in self._spill_files())
+        return size + (0 if self.open_rows is None else len(self.open_rows) * LOG_BYTES_A_ROW)
+
+    def _spill_files(self) -> list[SpillFile]:
+        return [file for files in self.delay_stores or () for file in files]
 
     @property
     def parts(self) -> int:

@@ -27,6 +27,7 @@ from bench.lateness.logs.schemas import PACKED_SCHEMA, arrow_schema
 
 __all__ = [
     "COLUMNS",
+    "LOG_BYTES_A_ROW",
     "NONE",
     "ROW_BYTES",
     "SETTLE_BYTES_A_ROW",
@@ -57,7 +58,7 @@ _ROWS_AT_ONCE = 1 << 18
 _PART_BYTES = 128 << 20
 _PARTS_WANTED = 2_000
 """So many parts are enough for any cluster: beyond, they grow instead, as far as the memory of a task lets them."""
-_LOG_BYTES_A_ROW = 128
+LOG_BYTES_A_ROW = 128
 """A record that speaks of a delay is hardly smaller: head, topic, marks."""
 SETTLE_BYTES_A_ROW = 700
 """What settling a part takes at its most, the rows themselves included (`tests/bench/test_lateness_scale.py`)."""
@@ -80,7 +81,7 @@ def parts_for(log_bytes: int, task_bytes: int = TASK_BYTES) -> int:
     >>> parts_for(0), parts_for(3 << 30), parts_for(300 << 30), parts_for(30 << 40), parts_for(30 << 40, 4 << 30)
     (2, 24, 2000, 168000, 42000)
     """
-    rows_most = log_bytes // _LOG_BYTES_A_ROW
+    rows_most = log_bytes // LOG_BYTES_A_ROW
     for_memory = -(-rows_most * SETTLE_BYTES_A_ROW // task_bytes)
     return max(2, min(_PARTS_WANTED, log_bytes // _PART_BYTES), for_memory)
 

@@ -85,6 +85,11 @@ class SpillFile:
     done: bytes
     data: str = ""
 
+    @property
+    def rows(self) -> int | None:
+        """How many messages a run has at most; None for a segment."""
+        return None if self.shape is None else self.own[1] - self.own[0]
+
 
 @dataclass(slots=True)
 class Rows:
