@@ -172,13 +172,14 @@ def lateness_command(
         empty = without_receipts(received)
         first.about = _about("local" if local else "spark", before)
         make = _job_maker(first, jobs, again=follows and not kept)
+        runs = Runs(make, kept, refresh, rounds, out, say, progress_for(quiet))
         if local:
-            summary = _here(make, kept, follows, refresh, rounds, progress_for(quiet), out, say)
+            summary = _run(LocalEngine(counting=runs.progress.counting), runs, follows)
         else:
             say("starting Spark")
             brief, partitions = is_brief(master, size, follows), parts_for(size, memory_of_task)
             with spark_session(master, memory=memory, partitions=partitions, settings=given, brief=brief) as spark:
-                summary = _on_spark(spark, make, kept, follows, refresh, rounds, progress_for(quiet), out, say)
+                summary = _on_spark(spark, runs, follows)
     _finish(summary, out, before, empty)
 
 
@@ -277,9 +278,8 @@ def _is_local(engine: str, size: int, follows: bool, received: Sequence[str]) ->
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Everything that is needed to make results."""
+    """Everything but the engine that is needed to make results."""
 
-    engine: Engine
     make: Callable[[], Job]
     state: StateFolder | None
     refresh: float
@@ -288,22 +288,22 @@ class Runs:
     say: Callable[[str], None]
     progress: ReadingProgress
 
-    def once(self, at_once: bool) -> dict[str, Any]:
+    def once(self, engine: Engine, at_once: bool) -> dict[str, Any]:
         """Make a result; ``at_once``: say how far it is from its beginning on. Raises what the engine raises."""
         job = self.make()
         look_around(job, self.state)
         with self.progress.telling(job.bytes_to_read, at_once):
-            return run_job(self.engine, job, self.say, self.state)
+            return run_job(engine, job, self.say, self.state)
 
 
-def _run(runs: Runs, follows: bool) -> dict[str, Any] | None:
+def _run(engine: Engine, runs: Runs, follows: bool) -> dict[str, Any] | None:
     """Make one result, or with a state as many as requested."""
 
     first = [True]
 
     def once() -> dict[str, Any]:
         at_once = first.pop() if first else False
-        return _with_retries(lambda: runs.once(at_once))
+        return _with_retries(lambda: runs.once(engine, at_once))
 
     if follows:
         with stop_event() as stop:
@@ -313,39 +313,15 @@ def _run(runs: Runs, follows: bool) -> dict[str, Any] | None:
     return summary
 
 
-def _here(
-    make: Callable[[], Job],
-    kept: StateFolder | None,
-    follows: bool,
-    refresh: float,
-    rounds: int | None,
-    progress: ReadingProgress,
-    out: Path,
-    say: Callable[[str], None],
-) -> dict[str, Any] | None:
-    engine = LocalEngine(counting=progress.counting)
-    return _run(Runs(engine, make, kept, refresh, rounds, out, say, progress), follows)
-
-
-def _on_spark(
-    spark: Any,
-    make: Callable[[], Job],
-    kept: StateFolder | None,
-    follows: bool,
-    refresh: float,
-    rounds: int | None,
-    progress: ReadingProgress,
-    out: Path,
-    say: Callable[[str], None],
-) -> dict[str, Any] | None:
+def _on_spark(spark: Any, runs: Runs, follows: bool) -> dict[str, Any] | None:
     from bench.lateness.engines.spark_engine import SparkEngine
     from bench.lateness.follow import follow
 
-    if follows and kept is None:
+    if follows and runs.state is None:
         with stop_event() as stop:
-            return follow(spark, make, refresh, rounds, _told(out, say), stop, _moved)
-    with watched(spark.sparkContext.statusTracker(), progress):
-        return _run(Runs(SparkEngine(spark), make, kept, refresh, rounds, out, say, progress), follows)
+            return follow(spark, runs.make, runs.refresh, runs.rounds, _told(runs.out, runs.say), stop, _moved)
+    with watched(spark.sparkContext.statusTracker(), runs.progress):
+        return _run(SparkEngine(spark), runs, follows)
 
 
 def _with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -91,21 +91,17 @@ class ReadingProgress:
         if not whole_bytes or self._every_s == float("inf"):
             yield
             return
-        done = threading.Event()
 
-        def tell() -> None:
+        def tell(done: threading.Event) -> None:
             while not done.wait(self._every_s):
                 self._tell(self.words())
 
         if at_once:
             self._tell(self.words())
-        thread = threading.Thread(target=tell, name="progress", daemon=True)
-        thread.start()
         try:
-            yield
+            with _beside(tell, "progress"):
+                yield
         finally:
-            done.set()
-            thread.join()
             if self._over:
                 self._tell("")
 
@@ -126,9 +122,8 @@ def _over(text: str) -> None:
 @contextmanager
 def watched(tracker: Any, progress: ReadingProgress) -> Iterator[None]:
     """Say how far Spark is, from its ``statusTracker``: its first stage reads the logs in shares of one size."""
-    done = threading.Event()
 
-    def watch() -> None:
+    def watch(done: threading.Event) -> None:
         reads: int | None = None
         while not done.wait(_LOOK_S):
             try:
@@ -145,7 +140,15 @@ def watched(tracker: Any, progress: ReadingProgress) -> Iterator[None]:
                 elif reads not in infos:
                     progress.after(f"read; adding up: {info.numCompletedTasks} of {info.numTasks} tasks")
 
-    thread = threading.Thread(target=watch, name="stages", daemon=True)
+    with _beside(watch, "stages"):
+        yield
+
+
+@contextmanager
+def _beside(work: Callable[[threading.Event], None], name: str) -> Iterator[None]:
+    """Have a thread work until what is inside is done; the event tells it so."""
+    done = threading.Event()
+    thread = threading.Thread(target=work, args=(done,), name=name, daemon=True)
     thread.start()
     try:
         yield
