@@ -9,6 +9,7 @@ from remoting.layout import QUEUE_OFFSET_AT, SIZE_AT
 from store.log.recent import RECENT_BYTES
 from tests.broker.core_rig import Rig, properties
 from tests.broker.pop_client import Popper
+from tests.broker.test_pop import pass_ms
 
 OK = ResponseCode.SUCCESS
 FILLER = bytes(3_000_000)
@@ -102,13 +103,7 @@ def test_others_come_again(rig, how):
     popper = Popper(rig.client())
     assert popper.ask(invisibleTime=1000).code == OK
     damage(rig, 2, how)
-    rig.pass_ms(1000)
-    reviver = rig.core.processors.pop.reviver
-    for _ in range(10):
-        reviver.step(rig.now_ms)
-        rig.store.flusher.sync_all()
-        rig.core.end_turn()
-        rig.now_ms += 20
+    pass_ms(rig, 1000)
     again = popper.pop()
     others = [popped for popped in again if popped.body in (b"0", b"1", b"3", b"4")]
     assert len(others) == 4
@@ -124,13 +119,7 @@ def test_a_damaged_copy_holds_nothing_up(rig, how):
     send(rig, 5)
     popper = Popper(rig.client())
     assert popper.ask(invisibleTime=1000).code == OK
-    rig.pass_ms(1000)
-    reviver = rig.core.processors.pop.reviver
-    for _ in range(10):
-        reviver.step(rig.now_ms)
-        rig.store.flusher.sync_all()
-        rig.core.end_turn()
-        rig.now_ms += 20
+    pass_ms(rig, 1000)
     push_out(rig)
     damage(rig, 2, how, "%RETRY%G_T")
     reply = popper.ask()

@@ -30,6 +30,18 @@ NAME = "broker-e/0"
 _HOST = bytes(8)
 
 
+def owned_shard(name: str) -> Shard:
+    """A shard that is owned, after a takeover record and nothing else; its lease does not end."""
+    shard = Shard(name, Timing(lease_ms=1 << 40))
+    shard.take_over("me")
+    shard.load(Picture(), 0)
+    shard.read([Line(0, LineKind.TAKEOVER, owner="me")], 1, 0)
+    shard.settle(Picture(), 0)
+    shard.record()
+    shard.saved()
+    return shard
+
+
 class TargetWorld:
     """Core, cluster and owner in one: what `RemoteTarget` and `Targets` ask of them."""
 
@@ -56,13 +68,7 @@ class TargetWorld:
         self.cluster = cast(ClusterLink, self)
         self.is_writable, self.closed = True, False
         self.stands_still = False
-        self.shard = Shard(NAME, Timing(lease_ms=1 << 40))
-        self.shard.take_over("me")
-        self.shard.load(Picture(), 0)
-        self.shard.read([Line(0, LineKind.TAKEOVER, owner="me")], 1, 0)
-        self.shard.settle(Picture(), 0)
-        self.shard.record()
-        self.shard.saved()
+        self.shard = owned_shard(NAME)
         self.shard.lease.renew(mono_ms())
         self.target = RemoteTarget(self, asyncio.get_running_loop())
 

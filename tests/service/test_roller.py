@@ -13,10 +13,8 @@ from remoting.command import RemotingCommand
 from remoting.messages.message import Message, decode_record, encode_record
 from remoting.messages.properties import get_property
 from service.core.calm import Calm
-from service.core.lease import Timing
 from service.core.lines import Line, LineKind
-from service.core.progress import Picture, TargetQueue
-from service.core.shard import Shard
+from service.core.progress import TargetQueue
 from service.link.cluster import ClusterLink
 from service.running import roller
 from service.running.cache import ShardCache
@@ -24,6 +22,7 @@ from service.running.entries import REJECTED_TOPIC, Waiting, waiting_of
 from service.running.instance_counts import InstanceCounts
 from service.running.roller import Roller
 from store.put.plugin_api import DeliveryTarget
+from tests.service.target_world import owned_shard
 
 NAME = "broker-e/0"
 HOST = bytes(8)
@@ -51,13 +50,7 @@ class RollWorld:
         self.records = {at: waiting(at, topic, due_ms).record for at, due_ms in enumerate(dues, 1)}
         self.rolled: list[int] = []
         self.end = len(dues) + 1
-        self.shard = Shard(NAME, Timing(lease_ms=1 << 40))
-        self.shard.take_over("me")
-        self.shard.load(Picture(), 0)
-        self.shard.read([Line(0, LineKind.TAKEOVER, owner="me")], 1, 0)
-        self.shard.settle(Picture(), 0)
-        self.shard.record()
-        self.shard.saved()
+        self.shard = owned_shard(NAME)
         self.shard.read([Line(at) for at in self.records], self.end, 0)
         self.roller = Roller(self, 24 * HOUR, HOUR // 6)
 
