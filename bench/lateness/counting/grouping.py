@@ -96,7 +96,8 @@ def group(
         # Floats hold whole numbers up to 2**53, which no count of messages reaches.
         sums = [np.bincount(number, some, cells)[found].astype(np.int64) for some in weights]
     else:
-        order = None if all(some is None for some in weights) else np.argsort(number)
+        # Rows with weights are sums of parts, each in order: a sort that merges takes a sixth of the time.
+        order = None if all(some is None for some in weights) else np.argsort(number, kind="stable")
         ordered = np.sort(number) if order is None else number[order]
         fresh = np.ones(rows, np.bool_)
         np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])

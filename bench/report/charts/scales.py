@@ -43,6 +43,8 @@ _BETWEEN_MS = (
 """Between the marks: named where there is room."""
 _DECADES_TICKED = 10
 """Beyond so many decades small ticks would be a grey bar."""
+_DECADES_IN_NINE = 5
+"""Up to so many decades each has all its small ticks, 2 to 9. Beyond, 2 and 5: a tick costs about 1 ms to draw."""
 _TIME_STEPS_MS = (
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000,
     1_200_000, 1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, _DAY_MS, 2 * _DAY_MS, 5 * _DAY_MS,
@@ -84,11 +86,10 @@ def lateness_ticks(low_ms: float, high_ms: float, at_most: int) -> list[float]:
 
 
 def between_ticks(low_ms: float, high_ms: float) -> list[float]:
-    """Return values for the small ticks between decades: 2, 3, … 9 times each power of ten, on both sides."""
+    """Return values for the small ticks between decades, on both sides: 2, 3, … 9 times each power of ten, or only 2
+    and 5 times where decades are many."""
     top = math.ceil(math.log10(max(abs(low_ms), abs(high_ms), 10)))
-    if top > _DECADES_TICKED:
-        return []
-    sizes = [float(step * 10**power) for power in range(top) for step in range(2, 10)]
+    sizes = _small_ticks(top)
     return [value for size in sizes for value in (-size, size) if low_ms <= value <= high_ms]
 
 
@@ -128,8 +129,14 @@ def count_scale(axes: Axes, which: Which, high: int) -> None:
         axes.set_xscale("log")
     else:
         axes.set_yscale("log")
-    small = [step * 10.0**power for power in range(top) for step in range(2, 10)] if top <= _DECADES_TICKED else []
-    set_ticks(axes, which, values, [short_count(value) for value in values], small)
+    set_ticks(axes, which, values, [short_count(value) for value in values], _small_ticks(top))
+
+
+def _small_ticks(decades: int) -> list[float]:
+    if decades > _DECADES_TICKED:
+        return []
+    steps: Iterable[int] = range(2, 10) if decades <= _DECADES_IN_NINE else (2, 5)
+    return [float(step * 10**power) for power in range(decades) for step in steps]
 
 
 def time_scale(axes: Axes, low_ms: int, high_ms: int, at_most: int) -> None:

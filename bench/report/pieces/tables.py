@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from bench.report.charts.ccdf import DrawnCurve
 from bench.report.charts.histogram import EMPTY, Histogram, Integers, merged
@@ -59,6 +60,9 @@ def timelines(table: Any, column: str, sources: Sequence[str]) -> dict[str, Time
 
 def _codes(column: Any, width: int = 1) -> tuple[Integers, list[Any]]:
     """Number the different values of a column, or their multiples of ``width``; return the numbers and the values."""
+    if isinstance(column, pa.ChunkedArray) and pa.types.is_string(column.type):
+        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
     values = column.to_numpy()
     values = values if width == 1 else values // width * width
     if values.dtype == object:
