@@ -23,6 +23,7 @@ from remoting.codes import ResponseCode
 from remoting.command import ProtocolError, RemotingCommand, encode_command, request
 from remoting.connection import FrameDecoder
 from timewheel_client.net.credentials import Credentials
+from timewheel_client.net.deadlines import Deadlines
 from timewheel_client.net.guarded import GuardedFrames
 from timewheel_client.values.errors import ClientError, ConnectionFailedError, NotWrittenError, RequestTimeoutError
 from timewheel_client.values.log import log
@@ -70,6 +71,7 @@ class ClientConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._deadlines = Deadlines(self._loop, self._waiting, self._expire)
         self._next_opaque = 0
         self._frames: list[bytes] = []
         self._guarded = GuardedFrames()
@@ -153,8 +155,9 @@ class ClientConnection(asyncio.Protocol):
             self._reason = f"connection lost: {exc}"
         self._transport = None
         self._writable.set()
-        waiting, self._waiting = self._waiting, {}
-        for waiter in waiting.values():
+        waiting = list(self._waiting.values())
+        self._waiting.clear()
+        for waiter in waiting:
             if not waiter.done():
                 waiter.set_exception(self._broken())
         if not self._lost.done():
@@ -247,8 +250,7 @@ class ClientConnection(asyncio.Protocol):
         self._waiting[opaque] = waiter
         if self._unanswered_since is None:
             self._unanswered_since = self._loop.time()
-        timer = self._loop.call_later(timeout_ms / 1000, self._expire, opaque, code, timeout_ms)
-        waiter.add_done_callback(lambda _: timer.cancel())
+        self._deadlines.add(opaque, code, timeout_ms)
         return waiter
 
     def limit_unacknowledged(self, most_ms: int) -> None:
@@ -383,9 +385,7 @@ class ClientConnection(asyncio.Protocol):
             self.abort("the peer asks and does not read the answers")
         elif not command.is_oneway and self._transport is not None:
             text = f"request type {command.code} not supported"
-            self._write(
-                encode_command(reply or command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)),
-            )
+            self._write(encode_command(reply or command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)))
 
 
 def _keep_alive(plain: socket.socket) -> None:
