@@ -187,6 +187,7 @@ class TransactionChecks:
             except RecordError as error:
                 self._halves.give_up(number, str(error))
                 continue
+            stored.queue_offset = number  # what the record says has no checksum: it may be another message's
             half.checks = max(half.checks, checks_before(stored))
             due_ms = check_due_ms(stored.properties, stored.born_ms, rules.timeout_ms, now_ms)
             # Otherwise an endless immunity would keep the log for ever.

@@ -242,6 +242,8 @@ class TransactionProcessor:
             stored = decode_record(record) if record else None
         except RecordError:
             stored = None
+        if stored is not None:
+            stored.queue_offset = header.queue_offset  # by which it was found; what the record says has no checksum
         problem = self._problem(header, stored)
         if stored is None or problem:
             return command.reply(ResponseCode.SYSTEM_ERROR, problem)
@@ -276,8 +278,6 @@ class TransactionProcessor:
             return "Find prepared transaction message failed"
         if get_property(stored.properties, PGROUP) != header.producer_group:
             return "The producer group wrong"
-        if stored.queue_offset != header.queue_offset:
-            return "The transaction state table offset wrong"
         if stored.offset != header.offset:
             return "The commit log offset wrong"
         key = get_property(stored.properties, UNIQ_KEY)
