@@ -16,6 +16,7 @@ True
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 
@@ -24,6 +25,7 @@ __all__ = ["SPAN_MAX", "DoneEntries", "inflated"]
 SPAN_MAX = 1 << 28
 """Most entries between the oldest pending one and the newest: 32 MiB of bits."""
 _TRIM_BYTES = 4096
+_NOT_ALL_DONE = re.compile(rb"[^\xff]")
 
 
 def inflated(data: bytes) -> bytes:
@@ -91,8 +93,21 @@ class DoneEntries:
             self._base = low - low % 8
 
     def pending(self, first: int, until: int) -> Iterator[int]:
-        """Those of the given offsets that are not done, ascending."""
-        return (offset for offset in range(max(first, self.low), until) if offset not in self)
+        """Those of the given offsets that are not done, ascending.
+
+        Bytes of which all entries are done cost next to nothing. What becomes done meanwhile is passed over.
+        """
+        base, bits = self._base, bytes(self._bits)  # a copy: they may become shorter while the caller waits
+        end = base + 8 * len(bits)
+        begin = max(first, self.low)
+        for found in _NOT_ALL_DONE.finditer(bits, max(0, begin - base) // 8, max(0, until - base + 7) // 8):
+            at = base + 8 * found.start()
+            for offset in range(max(at, begin), min(at + 8, until)):
+                if offset not in self:
+                    yield offset
+        for offset in range(max(begin, end), until):
+            if offset not in self:
+                yield offset
 
     def merge(self, low: int, offsets: Iterable[int]) -> None:
         """Mark as done all that is done in another set."""
