@@ -20,7 +20,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker_plugin.rules.properties import PRECEDENCE, TimerError, read_due
-from remoting.messages.message import Message, MessageError, StoredMessage, decode_record, encode_record
+from remoting.messages.message import (
+    MAX_PROPERTIES_BYTES,
+    Message,
+    MessageError,
+    StoredMessage,
+    decode_record,
+    encode_record,
+)
 from remoting.messages.properties import (
     DELAY,
     OWN_PROPERTIES,
@@ -78,6 +85,9 @@ _NO_HOST = bytes(8)
 _REASON_CHARS = 300
 _DAMAGED_BYTES = 1 << 20
 _DUE_MAX_MS = 253_402_300_799_999
+_OFFSET_MAX = (1 << 63) - 1
+_LONG_TEXT = MAX_PROPERTIES_BYTES // 8
+"""Characters of properties up to which a roll has room for certain: they have four bytes at most."""
 _SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_")
 _SYSTEM_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
 
@@ -248,7 +258,22 @@ def _finished(message: StoredMessage, shard: str, topic: str, due_ms: int, why: 
             made.properties = f"{DELAY_ID}\x01{shard}/{message.queue_offset}\x02{REASON}\x01{_clean(str(error))}\x02"
             return Waiting(message.queue_offset, due_ms, encode_record(made, _NO_HOST, message.store_ms), why)
         raise _RejectedError(f"no room for the properties of the delay: {error}") from None
+    if not why and len(text) > _LONG_TEXT:
+        _check_roll(record)
     return Waiting(message.queue_offset, due_ms, record, why)
+
+
+def _check_roll(record: bytes) -> None:
+    """Raise _RejectedError if a roll has no room for its properties: the cluster would delete the entry in the end.
+
+    The offsets have as many digits here as they may have.
+    """
+    size = len(rolled_of(decode_record(record), _OFFSET_MAX, _OFFSET_MAX, _OFFSET_MAX).encode())
+    if size > MAX_PROPERTIES_BYTES:
+        raise _RejectedError(
+            f"no room for the properties of the delay: stored again, the entry would have {size} bytes of properties, "
+            f"at most {MAX_PROPERTIES_BYTES} are possible"
+        )
 
 
 def due_of(text: str) -> int:

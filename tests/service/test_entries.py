@@ -136,6 +136,23 @@ def test_properties_without_room_are_rejected_not_dropped() -> None:
     assert delay_id_of(delivery.properties, SHARD) == 17
 
 
+@pytest.mark.parametrize("topic", ["o", "o" * 127])
+@pytest.mark.parametrize("char", ["x", "\u20ac"])
+def test_what_is_not_rejected_has_room_for_a_roll(topic: str, char: str) -> None:
+    """A roll is longer than its entry. Without room it was refused, and the cluster deleted the entry in the end."""
+    bare = text_of(TW_TOPIC=topic, TW_DELIVER_MS="1800000000000", big="")
+    rejected = 0
+    for size in range(32_767 - 400, 32_768):
+        some, rest = divmod(size - len(bare), len(char.encode()))
+        waiting = waiting_of(entry(bare[:-1] + char * some + "x" * rest + "\x02"), SHARD)
+        if waiting.rejected:
+            rejected += 1
+        else:
+            assert not rejected, "the limit is one of length"
+            entry(rolled_of(decode_record(waiting.record), 10**15, 10**15, 10**15))
+    assert 0 < rejected < 400
+
+
 def test_records_of_the_service_are_told_from_entries() -> None:
     takeover = line_of(entry(control(LineKind.TAKEOVER, TW_OWNER="me")))
     assert (takeover.kind, takeover.owner) == (LineKind.TAKEOVER, "me")
