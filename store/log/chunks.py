@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from store.disk.errors import StoreError
 from store.disk.segments import Segment
 
 __all__ = ["CHUNK_BYTES", "Chunks"]
@@ -52,8 +53,7 @@ class Chunks:
     def gather(self, segment: Segment, limit: int, spans: Sequence[tuple[int, int]]) -> bytes | None:
         """Join the bytes at (offset, bytes) pairs of a segment; None where single reads are better.
 
-        Offsets are those in the file. ``limit`` is the offset behind the last byte that is part of the log. Raises
-        StoreError.
+        Offsets are those in the file. ``limit`` is the offset behind the last byte that is part of the log.
         """
         if len(spans) < _SPANS_MIN:
             return None
@@ -101,8 +101,11 @@ class Chunks:
             slot.asked = slot.position = -1
             if slot.memory is None:
                 slot.memory = memoryview(bytearray(CHUNK_BYTES))
-            if not segment.file.pread_hot_into(slot.memory[:size], begin):
-                return None
+            try:
+                if not segment.file.pread_hot_into(slot.memory[:size], begin):
+                    return None
+            except StoreError:
+                return None  # perhaps of bytes that nobody has asked for: single reads will tell
             slot.position = position
         assert slot.memory is not None
         return slot.memory[:size]
