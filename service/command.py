@@ -17,6 +17,8 @@ from remoting.printable import printable
 from service.front.front import SenderFront
 from service.link.cluster import ClusterLink
 from service.link.log import start_logging
+from service.link.progress_log import progress_topic
+from service.running.entries import REJECTED_TOPIC, is_for_senders, is_topic_name
 from service.running.service import DelayService
 from store.disk.errors import StoreError
 from store.disk.files import Files
@@ -42,6 +44,23 @@ def need_token(text: str) -> None:
     """Check a token, if one is set: it must be too long to guess. Raises click.UsageError."""
     if text and not re.fullmatch(r"[!-~]{16,512}", text):
         raise click.UsageError(f"{TOKEN_VARIABLE}: expected 16 to 512 printable characters without blanks")
+
+
+def need_entry_topic(topic: str) -> None:
+    """Check the name of an entry topic. Raises ValueError.
+
+    >>> need_entry_topic("TIMEWHEEL_REJECTED")
+    Traceback (most recent call last):
+        ...
+    ValueError: --topic TIMEWHEEL_REJECTED: this topic has another use; an entry topic must have none
+    """
+    need_name("--topic", topic)
+    if not is_topic_name(progress_topic(topic)):
+        raise ValueError(
+            f"--topic {topic!r:.140} is too long: {progress_topic('')} is added, and 127 characters are allowed"
+        )
+    if topic == REJECTED_TOPIC or not is_for_senders(topic, ""):
+        raise ValueError(f"--topic {topic}: this topic has another use; an entry topic must have none")
 
 
 def _tls(tls: bool, tls_ca: str | None) -> Tls:
@@ -152,7 +171,7 @@ def service_command(
     if access_key and not secret:
         raise click.UsageError(f"--access-key {access_key} needs its secret key in {SECRET_VARIABLE}")
     try:
-        need_name("--topic", topic)
+        need_entry_topic(topic)
         for address in (http_listen, metrics_listen, listen):
             if address is not None:
                 split_address(address)

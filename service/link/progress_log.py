@@ -10,13 +10,21 @@ from service.core.torn_progress import TornProgressError, picture_of
 from service.link.cluster import ClusterLink, Sent
 from timewheel_client.values.errors import ClientError
 
-__all__ = ["PROGRESS_TOPIC", "ProgressLog"]
+__all__ = ["ProgressLog", "progress_topic"]
 
-PROGRESS_TOPIC = "TIMEWHEEL_PROGRESS"
 LOOK_BACK = 64
 """Records that are read first, from the end."""
 LOOK_MORE = 8
 """By how much more is read each time if the newest chain does not begin among them."""
+
+
+def progress_topic(entry_topic: str) -> str:
+    """The topic with the progress of an entry topic's shards. Records name a shard without its topic.
+
+    >>> progress_topic("TIMEWHEEL")
+    'TIMEWHEEL_PROGRESS'
+    """
+    return f"{entry_topic}_PROGRESS"
 
 
 class ProgressLog:
@@ -39,7 +47,7 @@ class ProgressLog:
             raise ClientError(
                 f"the progress of {self._shard} speaks of offset {max(picture.generation, picture.low)}, but its queue "
                 f"ends at {end}: topic {self._cluster.topic} was made anew, its broker has lost the end of its log, or "
-                f"somebody else has written into {PROGRESS_TOPIC}. Nothing is delivered: make {PROGRESS_TOPIC} anew as "
+                f"somebody else has written into {self._queue[0]}. Nothing is delivered: make {self._queue[0]} anew as "
                 "well if its records are obsolete"
             )
         self._cluster.targets.learn(picture.targets())
@@ -66,7 +74,7 @@ class ProgressLog:
                 except TornProgressError as error:
                     raise ClientError(
                         f"the progress of {self._shard}: {error}. Which entries were delivered is not known, and "
-                        f"nothing is delivered. If {PROGRESS_TOPIC} is made anew, everything still in its "
+                        f"nothing is delivered. If {self._queue[0]} is made anew, everything still in its "
                         f"queue of {self._cluster.topic} is delivered once more"
                     ) from None
             look *= LOOK_MORE

@@ -16,7 +16,7 @@ from service.core.progress import TargetQueue
 from service.link.clock import mono_ms
 from service.link.cluster import ClusterLink
 from service.link.log import Teller
-from service.link.progress_log import PROGRESS_TOPIC
+from service.link.progress_log import progress_topic
 from service.link.targets import SETTLED_MS
 from timewheel_client.values.errors import ClientError, NoRouteError
 from timewheel_client.values.routes import TopicRoute
@@ -90,7 +90,8 @@ async def _settled(cluster: ClusterLink, wanted: Collection[str]) -> dict[str, T
 
 async def check_topics(cluster: ClusterLink, namesrv: str, rejected: str) -> list[TargetQueue]:
     """Return the shards. Raises SetupError if something is missing, ClientError if the cluster does not answer."""
-    wanted = {cluster.topic: 8, PROGRESS_TOPIC: 8, rejected: 4}
+    progress = progress_topic(cluster.topic)
+    wanted = {cluster.topic: 8, progress: 8, rejected: 4}
     routes = await _settled(cluster, wanted)
     missing = [topic for topic in wanted if topic not in routes]
     if missing:
@@ -106,12 +107,12 @@ async def check_topics(cluster: ClusterLink, namesrv: str, rejected: str) -> lis
     shards = shards_of(routes[cluster.topic])
     if not shards:
         raise SetupError(f"topic {cluster.topic} has no queue that can be both read and written")
-    there = {(queue.broker_name, queue.queue_id) for queue in routes[PROGRESS_TOPIC].write_queues}
+    there = {(queue.broker_name, queue.queue_id) for queue in routes[progress].write_queues}
     short = sorted({broker for _, broker, number in shards if (broker, number) not in there})
     if short:
         count = 1 + max(number for _, _, number in shards)
-        line = _make(PROGRESS_TOPIC, count, namesrv, await _cluster_name(cluster))
+        line = _make(progress, count, namesrv, await _cluster_name(cluster))
         raise SetupError(
-            f"topic {PROGRESS_TOPIC} needs as many queues as {cluster.topic} on broker {', '.join(short)}:\n  {line}"
+            f"topic {progress} needs as many queues as {cluster.topic} on broker {', '.join(short)}:\n  {line}"
         )
     return shards

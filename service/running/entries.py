@@ -12,7 +12,8 @@ topic when it is due, and is delivered at once.
 
 A delivered message has the sender's body, tags, keys and properties. Left out are ``TW_TOPIC`` and the properties that
 would delay the message again or make it a half message. Added are ``TW_DELAY_ID`` (broker, queue and offset of the
-entry) and ``TW_DUE_MS``. All this depends on the message alone, so every owner computes the same delivery.
+entry) and ``TW_DUE_MS``, and ``TW_ENTRY_TOPIC`` if that is not ``TIMEWHEEL``: another service of the cluster may have
+an entry of the same name. All this depends on the message alone, so every owner computes the same delivery.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ from timewheel_client.consuming.subscriptions import NAME
 __all__ = [
     "DELAY_ID",
     "DUE",
+    "ENTRY_TOPIC",
     "REJECTED_TOPIC",
+    "USUAL_ENTRY_TOPIC",
     "Waiting",
     "control",
     "damaged",
@@ -61,8 +64,8 @@ KIND, OWNER, GENERATION, ABOUT = "TW_KIND", "TW_OWNER", "TW_GENERATION", "TW_ABO
 ENTRY, ORIGIN, VERDICT, BY_MS = "TW_ENTRY", "TW_ORIGIN", "TW_VERDICT", "TW_BY_MS"
 TOPIC, DELIVER_MS, DELAY_MS = "TW_TOPIC", "TW_DELIVER_MS", "TW_DELAY_MS"
 DELAY_ID, DUE, REASON = "TW_DELAY_ID", "TW_DUE_MS", "TW_REASON"
-ORIGINAL_TOPIC = "TW_REJECTED_TOPIC"
-REJECTED_TOPIC = "TIMEWHEEL_REJECTED"
+ORIGINAL_TOPIC, ENTRY_TOPIC = "TW_REJECTED_TOPIC", "TW_ENTRY_TOPIC"
+REJECTED_TOPIC, USUAL_ENTRY_TOPIC = "TIMEWHEEL_REJECTED", "TIMEWHEEL"
 SERVICE_PROPERTIES = (
     KIND,
     OWNER,
@@ -76,6 +79,7 @@ SERVICE_PROPERTIES = (
     DUE,
     REASON,
     ORIGINAL_TOPIC,
+    ENTRY_TOPIC,
 )
 # TRAN_MSG: brokers leave it in a committed message. Sent again, that would become a half message again.
 _STRIPPED = (TOPIC, DELIVER_MS, DELAY_MS, DELAY, TRAN_MSG, *PRECEDENCE[1:], *OWN_PROPERTIES, *SERVICE_PROPERTIES)
@@ -231,14 +235,19 @@ def _clean(text: str) -> str:
     return plain.encode("utf-8", "replace").decode()
 
 
+def _name_of(message: StoredMessage, shard: str) -> str:
+    """The properties that name an entry in its delivery."""
+    other = "" if message.topic == USUAL_ENTRY_TOPIC else f"{ENTRY_TOPIC}\x01{message.topic}\x02"
+    return f"{DELAY_ID}\x01{shard}/{message.queue_offset}\x02{other}"
+
+
 def _finished(message: StoredMessage, shard: str, topic: str, due_ms: int, why: str) -> Waiting:
     text = remove_properties(message.properties, _STRIPPED)
     if why:
         original = get_property(message.properties, TOPIC) or ""
         for name, value in ((REASON, _clean(why)), (ORIGINAL_TOPIC, _clean(original[:127]))):
             text = with_property(text, name, value) if value else text
-    text = with_property(text, DELAY_ID, f"{shard}/{message.queue_offset}")
-    text = with_property(text, DUE, str(due_ms))
+    text = with_property(text, DUE, str(due_ms)) + _name_of(message, shard)
     made = Message(
         topic,
         0,
@@ -255,7 +264,7 @@ def _finished(message: StoredMessage, shard: str, topic: str, due_ms: int, why: 
         record = encode_record(made, _NO_HOST, message.store_ms)
     except MessageError as error:
         if why:  # no room even for the reason: deliver the body without the sender's properties
-            made.properties = f"{DELAY_ID}\x01{shard}/{message.queue_offset}\x02{REASON}\x01{_clean(str(error))}\x02"
+            made.properties = f"{_name_of(message, shard)}{REASON}\x01{_clean(str(error))}\x02"
             return Waiting(message.queue_offset, due_ms, encode_record(made, _NO_HOST, message.store_ms), why)
         raise _RejectedError(f"no room for the properties of the delay: {error}") from None
     if not why and len(text) > _LONG_TEXT:
@@ -314,13 +323,19 @@ def rejected_again(delivery: StoredMessage, why: str) -> StoredMessage:
     return delivery
 
 
-def delay_id_of(text: str, shard: str) -> int:
+def delay_id_of(text: str, shard: str, entry_topic: str = "") -> int:
     """The entry offset in a delivered message, if its entry is of this shard; -1 otherwise.
+
+    ``entry_topic``: the shard is of this entry topic; empty: of any, because the message is one's own.
 
     >>> delay_id_of("TW_DELAY_ID\\x01broker-a/3/17\\x02", "broker-a/3"), delay_id_of("A\\x01b\\x02", "broker-a/3")
     (17, -1)
+    >>> [delay_id_of("TW_DELAY_ID\\x01b/3/17\\x02", "b/3", topic) for topic in ("TIMEWHEEL", "OTHER")]
+    [17, -1]
     """
     if DELAY_ID not in text:
+        return -1
+    if entry_topic and (get_property(text, ENTRY_TOPIC) or USUAL_ENTRY_TOPIC) != entry_topic:
         return -1
     name, _, offset = (get_property(text, DELAY_ID) or "").rpartition("/")
     return _number(offset) if name == shard else -1

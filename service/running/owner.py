@@ -26,7 +26,7 @@ from service.core.states import OwnerState
 from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import ClusterLink, Fate, Pull
 from service.link.log import Teller
-from service.link.progress_log import PROGRESS_TOPIC, ProgressLog
+from service.link.progress_log import ProgressLog, progress_topic
 from service.running.cache import ShardCache
 from service.running.entries import Waiting, own_record
 from service.running.instance_counts import InstanceCounts
@@ -89,7 +89,8 @@ class Owner:
         self.tell = Teller(_LOG, self.name)
         """Logs what happens to the shard."""
         self.calm = Calm()
-        self._progress = ProgressLog(cluster, self.name, (PROGRESS_TOPIC, queue[1], queue[2]), self.tell.warning)
+        where = (progress_topic(queue[0]), queue[1], queue[2])
+        self._progress = ProgressLog(cluster, self.name, where, self.tell.warning)
         self._saver = Saver(self.shard, self._progress, self.tell)
         self.save_now = self._saver.save_now
         self._leaving = asyncio.Event()

@@ -75,7 +75,8 @@ class Searcher:
             offset = max(begin, await self._owner.cluster.begin(queue))
             while offset < end:
                 pull = await self._owner.cluster.pull(queue, offset, wait=False)
-                ids = (delay_id_of(message.properties, self._owner.name) for message in pull.messages)
+                texts = (message.properties for message in pull.messages)
+                ids = (delay_id_of(text, self._owner.name, self._owner.queue[0]) for text in texts)
                 found += [entry for entry in ids if entry >= 0]
                 if pull.next_offset <= offset:
                     raise ClientError(f"{queue} ends at {end}, and nothing is read at {offset}")

@@ -15,7 +15,7 @@ from remoting.codes import RequestCode
 from remoting.messages.message import StoredMessage
 from remoting.messages.properties import get_property
 from service.link.cluster import ClusterLink
-from service.link.progress_log import PROGRESS_TOPIC
+from service.link.progress_log import progress_topic
 from service.running.entries import DUE, REJECTED_TOPIC
 from tests.support.apache import VERSION, ApacheBroker, ApacheNameServer
 from tests.support.cut_wire import CutWire
@@ -114,7 +114,7 @@ class RealCluster:
     def topics(self, queues: int = 4, *targets: str, credentials: Credentials | None = None) -> None:
         async def make() -> None:
             for broker in self.brokers:
-                for topic in (ENTRY, PROGRESS_TOPIC, REJECTED_TOPIC, *targets):
+                for topic in (ENTRY, progress_topic(ENTRY), REJECTED_TOPIC, *targets):
                     await make_topic(broker.address, topic, queues, credentials=credentials)
 
         asyncio.run(make())
@@ -139,14 +139,21 @@ class RealCluster:
             f"{count} takeovers:\n" + "\n".join(child.tail() for child in self.services),
         )
 
-    def send(self, numbers: Sequence[int], topic: str, due_ms: Sequence[int], body: bytes = b"x" * 100) -> None:
+    def send(
+        self,
+        numbers: Sequence[int],
+        topic: str,
+        due_ms: Sequence[int],
+        body: bytes = b"x" * 100,
+        entry: str = ENTRY,
+    ) -> None:
         async def work() -> None:
             async with Producer(self.namesrv) as producer:
                 for at in range(0, len(numbers), 64):
                     await asyncio.gather(
                         *(
                             producer.send(
-                                ENTRY,
+                                entry,
                                 body,
                                 properties={"TW_TOPIC": topic, "TW_DELIVER_MS": str(due), NUMBER: str(number)},
                             )

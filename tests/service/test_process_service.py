@@ -52,6 +52,8 @@ def test_without_a_cluster_it_says_so(tmp_path: Path) -> None:
     ("arguments", "named"),
     [
         (["--topic", "TIME WHEEL"], "TIME WHEEL"),
+        (["--topic", "TIMEWHEEL_REJECTED"], "TIMEWHEEL_REJECTED: this topic has another use"),
+        (["--topic", "T" * 119], "too long"),
         (["--access-key", "me"], "TIMEWHEEL_SECRET_KEY"),
         (["--namesrv-addr", "nonsense"], "nonsense"),
     ],

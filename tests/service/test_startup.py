@@ -10,12 +10,11 @@ import pytest
 
 from service.link import startup
 from service.link.cluster import ClusterLink
-from service.link.progress_log import PROGRESS_TOPIC
 from service.link.startup import SetupError, check_topics
 from timewheel_client.values.errors import ClientError, NoRouteError
 from timewheel_client.values.routes import TopicRoute
 
-TOPICS = ("TIMEWHEEL", PROGRESS_TOPIC, "REJECTED")
+TOPICS = ("TIMEWHEEL", "TIMEWHEEL_PROGRESS", "REJECTED")
 
 
 class Names:
