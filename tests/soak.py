@@ -47,7 +47,7 @@ class Part:
 
 
 def parts_of(minutes: float, jobs: int, seed: int, folder: Path) -> list[Part]:
-    """The parts of a soak of about so many minutes; the last two take as long as they take.
+    """The parts of a soak of about so many minutes; the last three take as long as they take.
 
     Args:
         minutes: Shared out between the random parts.
