@@ -1,16 +1,16 @@
-"""From rows to histograms, on Spark: rows meet by id in one task, sums by group, and only groups come to the driver.
+"""From rows to histograms, on Spark: one task gets all rows of an id, and only sums by group come to the driver.
 
 ::
 
     logs, delay stores ── packed by id ──► parts: state, lateness, sums ── by bucket ──► sums of all ──► driver
                           (one shuffle)                  │               (another)
-                                                         └─ pairs of second and lateness, gone through once more
+                                                         └─ pairs of second and lateness, read once more
                                                             when the driver knows how many were due in each second
 
-Parts are made by a hash of the id, and each adds up before anything leaves it, so a second or a topic with half of all
-messages costs what any other costs. Sums travel as bytes (`bench.lateness.counting.sums`), a bucket of a table in one
-row, so that Spark moves few rows and NumPy does the adding. The sums of a small log are added in the driver: no second
-shuffle.
+Parts are chosen by a hash of the id, and each part adds up its rows before it passes them on. So a second or a topic
+with half of all messages costs no more than others. Sums travel as bytes (`bench.lateness.counting.sums`), a bucket of
+a table in one row: Spark moves few rows, and NumPy adds them up. The driver adds up the sums of a small log, without a
+second shuffle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["by_second", "closed", "merged", "messages", "packed", "sums", "sums_
 
 
 def packed(rows: DataFrame, parts: int) -> DataFrame:
-    """Pack rows that are there as rows; a log is read in this form right away (``rows=packed``)."""
+    """Pack rows of `DELAY_SCHEMA`. A log is read in packed form at once (``rows=packed``)."""
     return rows.mapInArrow(partial(pack, parts=parts), PACKED_SCHEMA)
 
 
@@ -42,29 +42,29 @@ def messages(rows: DataFrame, choice: Choice, parts: int) -> DataFrame:
 
 
 def sums(rows: DataFrame, choice: Choice, parts: int, buckets: int) -> DataFrame:
-    """Add up every grouping of each part's messages; ``rows`` are packed ones."""
+    """Add up the messages of each part by every grouping; ``rows`` are packed."""
     work = partial(settle_and_add_up, choice=choice, buckets=buckets)
     return rows.repartitionById(parts, "part").mapInArrow(work, FINE_SCHEMA)
 
 
 def closed(rows: DataFrame, choice: Choice, counted: Counted, parts: int) -> DataFrame:
-    """The same, with what earlier runs have counted in mind."""
+    """As `sums`, but messages that earlier runs have counted are not counted again."""
     work = partial(close_and_add_up, choice=choice, counted=counted)
     return rows.repartitionById(parts, "part").mapInArrow(work, FINE_SCHEMA)
 
 
 def sums_of_messages(found: DataFrame, buckets: int) -> DataFrame:
-    """The same, of what `messages` answers."""
+    """As `sums`, from the rows that `messages` returns."""
     return found.mapInArrow(partial(add_up, buckets=buckets), FINE_SCHEMA)
 
 
 def merged(fine: DataFrame, buckets: int) -> DataFrame:
-    """The sums of all parts, but for the pairs."""
+    """The sums of all parts, except the pairs of second and lateness."""
     rows = fine.where(f.col("table") != PAIR_ROWS).withColumn("bucket", f.coalesce("bucket", f.lit(0)))
     return rows.repartitionById(buckets, "bucket").mapInArrow(merge, FINE_SCHEMA)
 
 
 def by_second(fine: DataFrame, marks: Mapping[int, Marks], buckets: int) -> DataFrame:
-    """The sums of all parts by what is known of seconds."""
+    """The sums of all parts by the class of their second (`Marks`)."""
     pairs = fine.where(f.col("table") == PAIR_ROWS)
     return merged(pairs.mapInArrow(partial(spread, marks=marks, buckets=buckets), FINE_SCHEMA), buckets)

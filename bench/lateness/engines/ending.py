@@ -1,10 +1,11 @@
-"""How a run ends before its time: SIGTERM, to this process alone or to its whole group, leaves no folder and no trace.
+"""Ends a run on SIGTERM, sent to this process or to its whole group: temporary folders are removed, no traceback.
 
-A service manager, ``timeout`` and a closed terminal signal the process group. Java is in it, and is gone before Python
-has tidied up: whatever it is asked then raises. Those errors say nothing that the signal has not said.
+A service manager, ``timeout`` and a closed terminal signal the process group. Java is in this group and ends before
+Python has cleaned up, so calls to it raise. These errors follow from the signal and are not shown.
 
-Python leaves out what is raised while an object is removed (``__del__``, the callback of a weak reference), and a
-signal may fall there. It tells of that (`sys.unraisablehook`), and the process is signalled once more, a moment later.
+The trick: Python ignores an exception that is raised while an object is removed (``__del__``, the callback of a weak
+reference), and the signal may arrive there. Python then calls `sys.unraisablehook`. This hook has the process signalled
+once more, a moment later.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ class _Sigterm:
             self.end()
 
     def end(self) -> None:
-        """Raise SystemExit if the signal came, is not obeyed yet, and nothing holds it back."""
+        """Raise SystemExit if the signal came while `ends_on_sigterm` is at work and nothing holds it back."""
         if self.came and self.at_work and not self.holds:
             raise SystemExit(TERMINATED)
 
     def unraisable(self, told: sys.UnraisableHookArgs) -> bool:
-        """Take back the signal whose exception was left out; False if it was another exception."""
+        """Repeat the signal if Python ignored its exception; False if it ignored another exception."""
         error = told.exc_value
         if not (self.came and isinstance(error, SystemExit) and error.code == TERMINATED):
             return False
@@ -63,7 +64,7 @@ _SIGTERM = _Sigterm()
 
 @contextmanager
 def ends_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end what is inside as an exception would, with the status `TERMINATED`; later errors are left out."""
+    """End the body on SIGTERM with SystemExit (`TERMINATED`), also instead of errors that follow the signal."""
     _SIGTERM.came = False
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -90,7 +91,10 @@ def ends_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Let SIGTERM wait until the end of what is inside: a library that starts something may swallow any exception."""
+    """Hold SIGTERM back until the body ends: a library that is starting may swallow its exception.
+
+    Raises SystemExit at the end if the signal came.
+    """
     _SIGTERM.holds += 1
     try:
         yield
@@ -106,9 +110,9 @@ def terminated() -> bool:
 
 @contextmanager
 def stop_event() -> Iterator[threading.Event]:
-    """Give an event that SIGINT and SIGTERM set, so that a run that goes on ends after its result.
+    """Yield an event that SIGINT and SIGTERM set, so that a run with ``--follow`` ends after its current result.
 
-    Where SIGTERM has taken Java away, too, no result comes: the run ends with the status `TERMINATED`.
+    Raises SystemExit (`TERMINATED`) if the body fails after SIGTERM: the signal may have ended Java, too.
     """
     stop, terminated = threading.Event(), threading.Event()
 

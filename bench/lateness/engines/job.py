@@ -1,8 +1,8 @@
-"""What one run is asked to do, and the order in which it looks at a store that may be live.
+"""The task of one run, and the order in which it looks at a store that may be live.
 
-First the moment of the reading is fixed, then the delay stores are looked at, then the ends of the CommitLogs. What is
-delivered between the two looks is seen in both stores, which is a delivery, and never in neither, which would be a
-loss. What comes due after the moment of the reading is pending, however long the looks take.
+It first fixes the moment of reading, then lists the delay stores, then finds the ends of the CommitLogs. A message that
+is delivered between the last two steps is seen in both stores and counts as delivered. In another order it could be
+seen in neither, and count as lost. A message due after the moment of reading is pending, however long the steps take.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _SPLIT_BYTES = 32 << 20
 _SPLIT_BYTES_MAX = 1 << 30
 _SPLITS_WANTED = 30_000
 _LOG_PER_ROWS = 16
-"""So many bytes of log are a byte of the Parquet that ``--follow`` makes of them: 300 and 20 a record."""
+"""Bytes of log for a byte of the Parquet that ``--follow`` makes of it: a record has 300 bytes, its row 20."""
 
 
 @dataclass(slots=True)
 class Job:
-    """Everything that one run is asked to do; times are epoch ms.
+    """The task of one run; times are epoch ms.
 
-    ``as_of_ms`` parts pending from overdue. None: now, as `look_at_delay_stores` finds it before it looks.
+    ``as_of_ms`` separates pending from overdue. None: `look_at_delay_stores` sets it to the current time.
     """
 
     sources: Sequence[LogSource]
@@ -60,7 +60,7 @@ class Job:
     until_ms: int | None = None
     as_of_ms: int | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
-    """What the result says of the run (`bench.lateness.about`)."""
+    """The part of the result about the run (`bench.lateness.about`)."""
     check_crc: bool = False
     fail_on_damage: bool = False
     split_bytes: int = 0
@@ -68,22 +68,22 @@ class Job:
     task_bytes: int = TASK_BYTES
     """Memory that a task may take."""
     rows: Any = None
-    """Rows of the logs that are there already (Spark's DataFrame, ``--follow``), in place of reading them."""
+    """Rows of the logs that were read before (Spark's DataFrame, ``--follow``); then no log is read."""
     rows_bytes: int = 0
-    """What these rows take on disk; they may be of more log than is still there."""
+    """Size of these rows on disk; the log that they are from may be gone."""
     plans: list[LogPlan] = field(default_factory=list)
     counted: Counted | None = None
     """What earlier runs have counted (`bench.lateness.state`)."""
     to_read: list[LogPlan] = field(default_factory=list)
-    """With ``counted``: what is left of ``plans`` to read."""
+    """With ``counted``: the part of ``plans`` that is still to be read."""
     open_rows: Any = None
     """Rows of `DELAY_SCHEMA` that earlier runs have kept, as an Arrow table."""
     counted_to: Sequence[int] = ()
-    """Up to which position of each log earlier runs have counted."""
+    """The position up to which earlier runs have counted each log."""
     begins: Sequence[int] = ()
-    """With ``counted``: where the log of each source began when it was counted first."""
+    """With ``counted``: where the log of each source began when it was first counted."""
     delay_stores: list[list[SpillFile]] | None = None
-    """The files of each source's delay store, where they have been looked at already."""
+    """The files of each source's delay store; None until `look_at_delay_stores`."""
 
     @property
     def bytes_to_read(self) -> int:
@@ -100,8 +100,8 @@ class Job:
 
     @property
     def counted_bytes(self) -> int:
-        """Bytes of all logs, and of as much log as other rows would be of: those that are there already, those that
-        wait in delay stores, and those that earlier runs have kept."""
+        """Bytes of all logs, plus an estimate for other rows: those that wait in delay stores, and those that earlier
+        runs have kept. Rows that were read before count as their log if that is larger."""
         size = max(self.log_bytes, self.rows_bytes * _LOG_PER_ROWS)
         size += sum(file.size if file.rows is None else file.rows * LOG_BYTES_A_ROW for file in self._spill_files())
         return size + (0 if self.open_rows is None else len(self.open_rows) * LOG_BYTES_A_ROW)
@@ -111,12 +111,12 @@ class Job:
 
     @property
     def parts(self) -> int:
-        """Into how many parts the rows of this job go."""
+        """The number of parts for the rows of this job."""
         return parts_for(self.counted_bytes, self.task_bytes)
 
     @property
     def choice(self) -> Choice:
-        """What of the reading counts."""
+        """The moment of reading and the other bounds that select messages."""
         assert self.as_of_ms is not None
         return Choice(self.as_of_ms, self.since_ms, self.until_ms, self._given_back())
 
@@ -133,8 +133,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Receipts:
-    """What consumers saw: ``sums`` as `Engine.sums` gives them, of end-to-end lateness; ``repeated`` by source number;
-    ``unmatched``: receipts that lead to no delivery."""
+    """Receipts of consumers: ``sums`` of end-to-end lateness, in the form of `Engine.sums`; ``repeated`` by source
+    number; ``unmatched``: the number of receipts without a delivery."""
 
     sums: Any
     repeated: Mapping[int, int]
@@ -142,10 +142,10 @@ class Receipts:
 
 
 class Engine(Protocol):
-    """What reads the logs of a job and adds up: Spark, or processes of this machine. Both find the same."""
+    """Reads the logs of a job and adds up: Spark, or processes of this machine. Both find the same."""
 
     def sums(self, job: Job) -> Any:
-        """Every histogram, count and note of a job whose stores and logs have been looked at, as one Arrow table."""
+        """All histograms, counts and notes of a job, as one Arrow table; after `look_at_logs`."""
         ...
 
     def pieces(self, job: Job) -> Any:
@@ -153,12 +153,12 @@ class Engine(Protocol):
         ...
 
     def receipts(self, job: Job, hosts: Mapping[int, Iterable[str]]) -> Receipts:
-        """Join what consumers recorded with the deliveries that `sums` has found; ``hosts`` by source number."""
+        """Join the receipts with the deliveries that `sums` has found; ``hosts`` are addresses by source number."""
         ...
 
 
 def split_bytes_for(log_bytes: int) -> int:
-    """How much log one task reads: 32 MB, more where that would make too many tasks (each sends to each part).
+    """Bytes of log for one task: 32 MB, or more where that would make too many tasks (each sends to each part).
 
     >>> split_bytes_for(10 << 30) >> 20, split_bytes_for(30 << 40) >> 20
     (32, 1024)
@@ -170,7 +170,10 @@ def split_bytes_for(log_bytes: int) -> int:
 
 
 def look_at_delay_stores(job: Job) -> None:
-    """Fix the moment of the reading, then what there is to read of the delay stores: before any log is looked at."""
+    """Fix the moment of reading, then list the files of the delay stores. Call it before `look_at_logs`.
+
+    Raises StoreError or StorageError for a delay store that cannot be read.
+    """
     if job.as_of_ms is None:
         job.as_of_ms = time.time_ns() // 1_000_000
     job.delay_stores = [
@@ -180,7 +183,10 @@ def look_at_delay_stores(job: Job) -> None:
 
 
 def look_at_logs(job: Job) -> None:
-    """Fix what there is to read of the logs; looks at the delay stores first if nobody has."""
+    """Fix which segments to read, up to where; calls `look_at_delay_stores` first if that was not done.
+
+    Raises StoreError or StorageError for a store that cannot be read.
+    """
     if job.delay_stores is None:
         look_at_delay_stores(job)
     ends = job.counted_to or [0] * len(job.sources)
@@ -188,14 +194,14 @@ def look_at_logs(job: Job) -> None:
 
 
 def root_of(source: LogSource) -> str:
-    """The store that a source belongs to, where its path is the CommitLog folder."""
+    """The store of a source: its path, or the folder above if the path is the CommitLog folder. Raises StorageError."""
     if storage_for(source.path, source.storage).is_folder(f"{source.path}/commitlog"):
         return source.path
     return source.path.rpartition("/")[0] or "."
 
 
 def reading_options(job: Job, number: int) -> dict[str, str]:
-    """The options of `bench.lateness.logs.reading.Settings` with which the log of a source is read."""
+    """The options (`bench.lateness.logs.reading.Settings`) for reading the log of a source. Raises StorageError."""
     source = job.sources[number]
     return {
         "rows": "packed",

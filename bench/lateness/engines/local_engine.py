@@ -1,17 +1,16 @@
-"""The engine without Spark: the same functions in processes of this machine, the rows between them in files.
+"""The engine without Spark: processes of this machine run the same functions and exchange rows in files.
 
 ::
 
     splits, files of the delay store ──► pack ──► DIR/.rows-…/N ──► settle, add up, merge ──► sums ──► the result
     (a process for each core)                     (by part)         (the same processes)
 
-Java's and Spark's start costs 10 s and more, the work for a small log a second. What reads, packs, settles and adds up
-is the code that Spark's tasks run, on whole numbers, so the tables are the same to the byte
-(`tests/bench/test_lateness_spark.py`).
+The start of Java and Spark takes 10 s and more, the work for a small log a second. Spark's tasks run the same code on
+the same whole numbers. So the tables are the same to the byte (`tests/bench/test_lateness_spark.py`).
 
-Cost: 2 microseconds of processor time a record. Memory: each process holds the rows of one part (128 MB of log) some
-times over, whatever the log. Disk: 66 bytes for each record that speaks of a delay, in the result folder, until the
-run ends.
+Cost: 2 microseconds of processor time a record. Memory: each process holds the rows of one part (128 MB of log) several
+times over, however large the log is. Disk: 66 bytes for each record about a delay, in the result folder, until the run
+ends.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ from bench.lateness.logs.storage import StorageError, storage_for
 __all__ = ["LOCAL_BYTES_MAX", "LocalEngine"]
 
 LOCAL_BYTES_MAX = 4 << 30
-"""Logs up to this size are read without Spark, unless told otherwise."""
+"""Up to this size, logs are read without Spark unless an option asks for Spark."""
 _TASKS_A_PROCESS = 2
-"""Sums that are alike become one where they are made, so few tasks hand over few; two, as not all take as long."""
+"""A task merges its sums, so fewer tasks pass on fewer sums. Two a process, because tasks take different times."""
 _ALONE_BYTES_MAX = 96 << 20
-"""Below it, starting other processes takes longer than the work."""
+"""Up to this size of log, starting other processes takes longer than the work."""
 
 _MESSAGE = arrow_schema(MESSAGE_SCHEMA)
 _FINE, _PACKED = arrow_schema(FINE_SCHEMA), arrow_schema(PACKED_SCHEMA)
@@ -62,7 +61,7 @@ Given = TypeVar("Given")
 Found = TypeVar("Found")
 Run = Callable[[Callable[[Given], Found], Sequence[Given]], Iterator[Found]]
 Counting = Callable[[Callable[[], int]], AbstractContextManager[None]]
-"""What asks how many bytes have been read, as long as it is open."""
+"""A context that asks a function for the bytes read so far, as long as it is open."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ _Share = _LogShare | _SpillShare | _RowsShare
 
 @dataclass(frozen=True)
 class _Piece:
-    """Packed rows in a file: those of one part that one share has."""
+    """A piece of a file: the packed rows of one share that belong to one part."""
 
     path: str
     at: int
@@ -112,7 +111,7 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Found:
-    """What `_read` leaves: notes, and by part where the rows are."""
+    """The result of `_read`: notes, and for each part the places of its rows."""
 
     notes: list[pa.RecordBatch]
     pieces: dict[int, list[_Piece]]
@@ -120,7 +119,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Sums:
-    """What `_settle` leaves: sums, the file with the pairs of seconds, the messages if they were asked for."""
+    """The result of `_settle`: sums, the file with the pairs of second and lateness, the messages if requested."""
 
     table: pa.Table
     pairs: str
@@ -128,7 +127,7 @@ class _Sums:
 
 
 class LocalEngine:
-    """Runs jobs with as many processes as there are cores; small ones in this process alone."""
+    """Runs jobs with a process for each core; small jobs in this process alone."""
 
     def __init__(
         self,
@@ -136,18 +135,18 @@ class LocalEngine:
         counting: Counting = lambda _: nullcontext(),
         alone_bytes_max: int = _ALONE_BYTES_MAX,
     ) -> None:
-        """Logs of at most ``alone_bytes_max`` are read in this process; ``counting`` asks how far it is."""
+        """Logs of at most ``alone_bytes_max`` are read in this process; ``counting`` asks for the bytes read."""
         self._alone_bytes_max = alone_bytes_max
         self._processes = processes or len(os.sched_getaffinity(0))
         self._counting = counting
         self._messages: list[pa.RecordBatch] = []
 
     def sums(self, job: Job) -> Any:
-        """See `bench.lateness.engines.job.Engine`. Errors of the reading come out as they are."""
+        """See `bench.lateness.engines.job.Engine`. Raises the errors of the reading, and StorageError."""
         return self._work(job, self._in_folder)
 
     def pieces(self, job: Job) -> Any:
-        """See `bench.lateness.engines.job.Engine`."""
+        """See `bench.lateness.engines.job.Engine`. Raises as `sums`."""
         return self._work(job, self._pieces)
 
     def _work(self, job: Job, work: Callable[..., pa.Table]) -> pa.Table:
@@ -164,7 +163,7 @@ class LocalEngine:
     def _read_all(
         self, job: Job, folder: Path, shares: list[_Share], run: Run[Any, Any]
     ) -> tuple[list[list[_Piece]], list[pa.RecordBatch]]:
-        """Read every share; answers by part where its rows are, and all notes."""
+        """Read every share; return for each part the places of its rows, and all notes."""
         notes: list[pa.RecordBatch] = []
         parts: list[list[_Piece]] = [[] for _ in range(job.parts)]
         slots = Slots(str(folder / "read"))
@@ -206,7 +205,10 @@ class LocalEngine:
         return pa.concat_tables([merged, _merged(b for table in seconds for b in table.to_batches()), hot_rows(marks)])
 
     def receipts(self, job: Job, hosts: Mapping[int, Iterable[str]]) -> Receipts:
-        """See `bench.lateness.engines.job.Engine`; writes the receipts as Parquet into the result folder, too."""
+        """See `bench.lateness.engines.job.Engine`; also writes the receipts as Parquet into the result folder.
+
+        Raises ValueError for a file without receipts' columns, or one that cannot be read.
+        """
         lines = read_lines(job.received)
         found = pa.Table.from_batches(self._messages, _MESSAGE)
         matched, repeated, unmatched = _joined(lines, found, hosts)
@@ -215,7 +217,7 @@ class LocalEngine:
 
 
 def _shares(job: Job) -> list[_Share]:
-    """What there is to read: the splits of each log, and the files of each delay store."""
+    """The shares of a job: splits of logs, files of delay stores, and rows that earlier runs have kept."""
     assert job.delay_stores is not None
     assert job.as_of_ms is not None
     shares: list[_Share] = []
@@ -231,7 +233,7 @@ def _shares(job: Job) -> list[_Share]:
 
 @contextmanager
 def _pool(processes: int) -> Iterator[Run[Any, Any]]:
-    """A way to do work: here, or in so many processes; results in the order of the work."""
+    """A ``map`` in this process or in several; results come in the order of the work."""
     if processes < 2:
         yield lambda work, given: map(work, given)
         return
@@ -244,7 +246,7 @@ def _pool(processes: int) -> Iterator[Run[Any, Any]]:
 
 
 def _read(given: tuple[_Share, str, Slot]) -> _Found:
-    """Read one share, and write its rows by part into the file that is named."""
+    """Read one share, and write its rows by part into the named file."""
     share, path, slot = given
     if isinstance(share, _LogShare):
         packed = pack(read_task(share.settings, share.task, slot.put), share.settings.parts)
@@ -279,7 +281,7 @@ def _rows_of(pieces: list[_Piece]) -> Iterator[pa.RecordBatch]:
 
 
 def _settle(given: tuple[list[list[_Piece]], str, list[pa.RecordBatch]], choice: Choice, keep: bool) -> _Sums:
-    """Settle some parts and add them up; the pairs go into the file that is named."""
+    """Settle some parts and add them up; write the pairs into the named file."""
     parts, path, notes = given
     messages: list[pa.RecordBatch] = []
 
@@ -311,7 +313,7 @@ def _without_pairs(batches: Iterable[pa.RecordBatch], pairs: Any) -> Iterator[pa
 
 
 def _spread(path: str, marks: Mapping[int, Marks]) -> pa.Table:
-    """The sums of some parts by what is known of seconds."""
+    """The sums of some parts by the class of their second."""
     with pa.OSFile(path, "rb") as file:
         return _merged(spread(pa.ipc.open_stream(file), marks))
 
@@ -323,7 +325,7 @@ def _merged(batches: Iterable[pa.RecordBatch]) -> pa.Table:
 def _joined(
     lines: pa.Table, found: pa.Table, hosts: Mapping[int, Iterable[str]]
 ) -> tuple[pa.Table, dict[int, int], int]:
-    """What `received.read_received` finds on Spark: matched messages, repeats by source, receipts unmatched."""
+    """As `received.read_received` on Spark: matched messages, repeats by source, number of unmatched receipts."""
     receipts: dict[tuple[str, int, int | None], list[int]] = {}
     for text, store_ms, received_ms in zip(*(lines[name].to_pylist() for name in lines.column_names), strict=True):
         host, place = text[:-16].upper(), _position(text[-16:])

@@ -1,13 +1,13 @@
-"""What consumers saw: the JSON lines of ``timewheel consume --record``, joined with the deliveries in the logs.
+"""Joins receipts of consumers (the JSON lines of ``timewheel consume --record``) with the deliveries in the logs.
 
-A received message names its broker and its place in that broker's log (``offset_message_id``: address and port, then 16
-digits of CommitLog offset), and its time of storage. All three lead to the delivery, and with it to source, due time
-and groups. Offsets alone would not do: the logs of two brokers have the same ones. The addresses of a source are
-those that its records name as store host.
+A receipt names the broker, the message's place in that broker's log (``offset_message_id``: address and port, then 16
+digits of CommitLog offset), and its time of storage. These three identify the delivery, and so source, due time and
+groups. Offsets alone are not enough: the logs of two brokers have the same ones. The addresses of a source are the
+store hosts in its records.
 
-What leads nowhere (another broker, a log that was cut) is counted as unmatched and stands in no histogram; so is what
-leads to two sources, copies of one log, say. Files whose name ends in ``.parquet`` have the columns of the lines; a run
-makes one from the lines that it was given.
+A receipt without a delivery (another broker, a log that was cut) is counted as unmatched and is in no histogram. The
+same holds for a receipt that matches two sources, such as copies of one log. Files whose name ends in ``.parquet`` have
+the same columns as the lines; each run makes one from its receipts.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _HEX_DIGITS = 16
 
 @dataclass(frozen=True)
 class Received:
-    """``matched``: one row for each message that was received, as `bench.lateness.engines.compute.messages` has them,
-    with the end-to-end lateness; ``repeated`` by source number; ``unmatched``: receipts that lead to no delivery."""
+    """``matched``: one row for each received message, as in `bench.lateness.engines.compute.messages`, but with the
+    end-to-end lateness; ``repeated`` by source number; ``unmatched``: the number of receipts without a delivery."""
 
     matched: DataFrame
     repeated: dict[int, int]
@@ -42,7 +42,7 @@ def read_received(
 ) -> Received:
     """Read the files and join them with the messages ``found``; each message's first receipt counts.
 
-    ``hosts``: for each source number the addresses in its records, in hexadecimal digits as message ids have them.
+    ``hosts``: the addresses in the records of each source, by number, in the hexadecimal digits of message ids.
     """
     lines = _lines(spark, paths).where(f.col("received_ms").isNotNull())
     digits = f.length("offset_message_id") - _HEX_DIGITS
@@ -78,5 +78,5 @@ def _lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def write_received(spark: SparkSession, paths: Sequence[str], place: str) -> None:
-    """Write what the files have as a folder of Parquet: smaller and faster to read than the lines."""
+    """Write the receipts as a folder of Parquet, which is smaller and faster to read than the lines."""
     _lines(spark, paths).where(f.col("received_ms").isNotNull()).write.mode("overwrite").parquet(place)

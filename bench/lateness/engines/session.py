@@ -1,6 +1,6 @@
-"""Starting Spark so that nobody notices: no UI, no noise, loopback only, nothing left behind.
+"""Starts Spark without a UI and without log lines, on the loopback address; no folder or process is left behind.
 
-Java is looked for before Spark is: without it Spark's own message is a stack trace.
+Java is looked for first: without it, Spark's own message is a stack trace.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["JavaMissingError", "is_brief", "java_version", "need_java", "package
 
 JAVA_MAJORS = (17, 21)
 _SHIPPED = ("bench", "remoting", "store")
-"""What executors import: `bench.lateness`, and of the others what it reads the spill store with."""
+"""The packages that executors import: `bench.lateness`, and what it reads the spill store with."""
 _SHORT_RUN = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 """Java settings for a process that lives for seconds."""
 _BRIEF_BYTES_MAX = 4 << 30
@@ -43,7 +43,7 @@ logger.window.level = error
 
 
 class JavaMissingError(Exception):
-    """No Java that Spark runs on; the text says how to get one."""
+    """There is no Java that Spark runs on; the text says how to get one."""
 
 
 def _java() -> str | None:
@@ -54,7 +54,7 @@ def _java() -> str | None:
 
 
 def java_version(text: str) -> int | None:
-    """The major version that ``java -version`` speaks of.
+    """The major version in the output of ``java -version``.
 
     >>> java_version('openjdk version "17.0.15" 2025-04-15'), java_version('java version "1.8.0_381"')
     (17, 8)
@@ -64,7 +64,7 @@ def java_version(text: str) -> int | None:
 
 
 def need_java() -> int:
-    """The major version of the Java that Spark will use; JavaMissingError if it is none of 17 and 21."""
+    """The major version of the Java that Spark will use. Raises JavaMissingError unless it is 17 or 21."""
     install = "apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
     java = _java()
     if java is None:
@@ -82,7 +82,7 @@ def need_java() -> int:
 
 
 def package_zip(folder: Path) -> Path:
-    """Pack the modules that executors need into a zip: an executor has no package of ours."""
+    """Pack the modules that executors need into a zip, because executors do not have our packages. Raises OSError."""
     root = Path(__file__).resolve().parents[3]
     place = folder / "timewheel_lateness.zip"
     with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -93,7 +93,9 @@ def package_zip(folder: Path) -> Path:
 
 
 def is_brief(master: str, log_bytes: int, follows: bool) -> bool:
-    """Whether Java need not begin by compiling, nor collect garbage in parallel: a small log, all in one process here.
+    """Whether a run is so short that Java should neither optimize nor collect garbage in parallel.
+
+    True for a small log, read once, with a local master.
 
     >>> is_brief("local[*]", 1 << 30, False), is_brief("local[*]", 1 << 40, False), is_brief("yarn", 1 << 30, False)
     (True, False, False)
@@ -111,7 +113,7 @@ def _settings(folder: Path, master: str, memory: str, partitions: int, brief: bo
         )
     )
     local = master.startswith("local")
-    # The rows are NumPy's business, sums are Spark's: too few for compiled code to earn the time that it takes to make.
+    # NumPy works on the rows and Spark on a few sums: compiling code for these would take longer than it saves.
     compiled = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"} if brief else {}
     values = compiled | {
         "spark.ui.enabled": "false",
@@ -140,9 +142,9 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     brief: bool = False,
 ) -> Iterator[Any]:
-    """A Spark session for one run; stopped at the end, its temporary folder removed. JavaMissingError without Java.
+    """A Spark session for one run. At the end it is stopped and its temporary folder removed.
 
-    ``brief``: one result and the end, so that Java should not begin by compiling.
+    ``brief``: a short run (`is_brief`). Raises JavaMissingError without Java.
     """
     need_java()
     from pyspark.sql import SparkSession
@@ -173,7 +175,7 @@ def spark_session(
 
 
 def _prepare_environment(master: str, folder: Path) -> None:
-    """Say to Spark's launcher what it takes from the environment alone."""
+    """Set what Spark's launcher reads only from the environment."""
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -201,7 +203,7 @@ def _spark_home(folder: Path) -> Path:
 
 @contextmanager
 def _quiet_start(folder: Path) -> Iterator[None]:
-    """What the launcher says before any setting of ours counts goes into a file, and is shown if the start fails."""
+    """Send the launcher's first lines, which no setting silences, to a file; show them if the start fails."""
     sys.stderr.flush()
     saved = os.dup(2)
     path = folder / "start.log"
@@ -220,9 +222,9 @@ def _quiet_start(folder: Path) -> Iterator[None]:
 
 
 def _stop(spark: Any) -> None:
-    """Stop Spark and end the Java process, too, so that the next session starts with settings of its own.
+    """Stop Spark and end the Java process, too, so that the next session starts with its own settings.
 
-    Java may be gone, by a signal to the process group: then there is nothing to stop, and nothing to complain of.
+    A signal to the process group may have ended Java before; errors of the calls to it are ignored.
     """
     from pyspark import SparkContext
 

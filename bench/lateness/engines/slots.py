@@ -1,7 +1,7 @@
-"""How much each share of a reading has read, told from process to process: a file with eight bytes for each share.
+"""Tells other processes how much each share of a reading has read: a file with eight bytes for each share.
 
-Every share has one writer, and a number is written by one system call. Whoever wants to know the sum reads the file; it
-goes with the folder of the run. (A counter in shared memory would need a semaphore, which a killed run leaves behind.)
+Each share has one writer, which writes its number by one system call. To get the sum, read the file. It is removed with
+the folder of the run. (A counter in shared memory would need a semaphore, which a killed run leaves behind.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BYTES = 8
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one share puts its number."""
+    """The place of one share's number."""
 
     path: str
     at: int
@@ -35,20 +35,20 @@ class Slot:
 
 @dataclass(frozen=True)
 class Slots:
-    """The file of a reading."""
+    """The file with the numbers of all shares."""
 
     path: str
 
     def make(self, shares: int) -> None:
-        """Make it, with a zero for each share. Raises OSError."""
+        """Make the file, with a zero for each share. Raises OSError."""
         Path(self.path).write_bytes(bytes(_BYTES * shares))
 
     def of(self, share: int) -> Slot:
-        """The slot of a share, by its number."""
+        """The slot of share number ``share``."""
         return Slot(self.path, _BYTES * share)
 
     def sum(self) -> int:
-        """All numbers together; 0 once the file is gone."""
+        """The sum of all numbers; 0 once the file is removed. Raises OSError."""
         try:
             return int(np.frombuffer(Path(self.path).read_bytes(), "<i8").sum())
         except FileNotFoundError:

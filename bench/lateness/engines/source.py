@@ -13,12 +13,12 @@ option              default
                                  ``packed``: the same for ``parts`` tasks, many in one (`bench.lateness.logs.packing`)
 ``splitBytes``      33554432     bytes of a segment for one task
 ``checkCrc``        false        also check every body's CRC-32; a wrong one is damage
-``failOnDamage``    false        raise at the first damaged region instead of a row that tells of it
+``failOnDamage``    false        raise at the first damaged region instead of giving a row for it
 ``levels``          Apache's     delays of the fixed levels, as ``messageDelayLevel`` writes them
 ``storage``                      JSON of options for the file system behind a URI (fsspec)
 ==================  ===========  ==============================================================================
 
-Damaged regions are rows too: those with ``damage`` set, all other columns but file, offset and size null.
+A damaged region is a row, too: ``damage``, file, offset and size are set, all other columns are null.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ class CommitLogSource(DataSource):
         return SCHEMAS[Settings.of(self.options).rows]
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read what is there now."""
+        """Return a reader of the present log. Raises ValueError for wrong options."""
         del schema
         return _BatchReader(Settings.of(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Read on as the log grows."""
+        """Return a reader that follows the growing log. Raises ValueError for wrong options."""
         del schema
         return _StreamReader(Settings.of(self.options))
 
 
 class _Part(InputPartition):
-    """One task, as Spark hands it over."""
+    """One task, in the form that Spark passes to an executor."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(None)
@@ -83,7 +83,7 @@ class _BatchReader(DataSourceReader):
         self._settings = settings
 
     def partitions(self) -> list[InputPartition]:
-        """One for each split, and one for segments that are missing."""
+        """One for each split, and one for the missing segments."""
         return [_Part(task) for task in batch_tasks(self._settings)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -101,11 +101,11 @@ class _StreamReader(DataSourceStreamReader):
         self._end: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Where the log begins."""
+        """The begin of the log."""
         return {"position": self._settings.log_plan().begin}
 
     def latestOffset(self) -> dict[str, int]:  # noqa: N802
-        """Behind the last whole record that stands in the log now."""
+        """The position behind the last whole record that is in the log now."""
         plan = self._settings.log_plan()
         storage = storage_for(plan.folder, self._settings.storage)
         for segment in reversed(plan.segments):
@@ -124,7 +124,7 @@ class _StreamReader(DataSourceStreamReader):
         return {"position": plan.begin}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Splits of what stands between two positions."""
+        """Splits of the log between two positions."""
         plan = self._settings.log_plan()
         reading = self._settings.reading(plan.folder)
         tasks: list[Task] = []

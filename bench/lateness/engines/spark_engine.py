@@ -1,4 +1,4 @@
-"""The engine for logs of any size: Spark's tasks read and settle, only groups come to the driver."""
+"""The engine for logs of any size: Spark's tasks read and settle messages, only sums by group come to the driver."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ __all__ = ["SparkEngine"]
 
 
 _ALONE_BYTES_MAX = 2 << 30
-"""Up to so much log the driver adds up what the parts have found: a tenth of it at the very most."""
+"""Up to this size of log the driver adds up the sums of the parts. They are a tenth of the log at most."""
 
 
 class SparkEngine:
     """Runs jobs on a session, one after the other.
 
-    What is used twice is kept by executors and can be made again from the log, so a run outlives the loss of one.
+    Executors keep the rows that are used twice. They can be made again from the log, so a run survives the loss of one.
     """
 
     def __init__(self, spark: SparkSession, alone_bytes_max: int = _ALONE_BYTES_MAX) -> None:
-        """The sums of logs of at most ``alone_bytes_max`` are added up in the driver."""
+        """Use ``spark``; the driver adds up the sums of logs of at most ``alone_bytes_max``."""
         self._spark = spark
         self._alone_bytes_max = alone_bytes_max
         self._found: DataFrame | None = None
 
     def sums(self, job: Job) -> Any:
-        """See `bench.lateness.engines.job.Engine`. Errors of the reading come out wrapped in Spark's."""
+        """See `bench.lateness.engines.job.Engine`. Errors of the reading are wrapped in Spark's."""
         rows, buckets = self._all_rows(job), self._buckets(job)
         if not job.received:
             return _results(sums(rows, job.choice, job.parts, buckets), buckets)
@@ -58,7 +58,7 @@ class SparkEngine:
         return Receipts(added, received.repeated, received.unmatched)
 
     def _buckets(self, job: Job) -> int:
-        """How many tasks add up what the parts have found; 1: the driver does."""
+        """How many tasks add up the sums of the parts; 1: the driver does it."""
         return 1 if job.counted_bytes <= self._alone_bytes_max else job.parts
 
     def _all_rows(self, job: Job) -> DataFrame:
@@ -85,7 +85,7 @@ class SparkEngine:
 
 
 def _results(fine: DataFrame, buckets: int) -> Any:
-    """Everything that is added up over messages, as one Arrow table."""
+    """All results, added up from the sums of the parts, as one Arrow table."""
     if buckets == 1:
         return finish(fine.toArrow())
     kept = fine.persist()

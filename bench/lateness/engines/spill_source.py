@@ -1,18 +1,18 @@
-"""The Spark data source ``rocketmq-timewheel-spill``: what a broker of ours has accepted and not finished.
+"""The Spark data source ``rocketmq-timewheel-spill``: messages that a broker of ours has accepted and not finished.
 
-Reads the delay store (``STORE/timewheel/delay``) with the store's own decoders and changes nothing, not even a lock: a
-broker may run on it. Files that it gives away meanwhile are met as missing; then the reading has to be planned again
-(`SpillMovedError`). Rows are those of `DELAY_SCHEMA`:
+It reads the delay store (``STORE/timewheel/delay``) with the store's own decoders. It changes nothing and takes no
+lock, so a broker may run on the store. If the broker removes a file meanwhile, `SpillMovedError` is raised, and the
+reading has to be planned again. Rows are those of `DELAY_SCHEMA`:
 
 =============  ==================================================================================================
 ``stage``      4 waiting here; 5 accepted, but finished here or moved to another file; 3 cancelled (a frame says so)
 ``offset``     version of the record: only the highest of an id counts
-``topic_id``,  of waiting records that are due at or before the option ``asOfMs``; their records are read for it, the
-requested_ms   others stay on the disk
+``topic_id``,  only of waiting records that are due at or before the option ``asOfMs``; only the records of these are
+requested_ms   read
 =============  ==================================================================================================
 
-Options: ``path`` (a store), ``asOfMs``, ``number``, ``storage``, as in `bench.lateness.engines.source`; ``plan``: the
-files, as `spill_plan_to_text` writes them, in place of those that are there when Spark asks, which may be much later.
+Options: ``path`` (a store), ``asOfMs``, ``number``, ``storage``, as in `bench.lateness.engines.source`. ``plan``: the
+files, as `spill_plan_to_text` writes them. Without it the files are listed when Spark asks, which may be much later.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _plain(value: Any) -> Any:
 
 
 def spill_plan_from_text(text: str) -> list[SpillFile]:
-    """Read them back."""
+    """Read the files from the option ``plan``."""
     return [SpillFile(**{name: _bytes(value) for name, value in file.items()}) for file in json.loads(text)]
 
 
@@ -65,7 +65,7 @@ class _Settings:
 
 
 class SpillSource(DataSource):
-    """Reads journal and runs of the delay store; batch."""
+    """Reads journal and runs of the delay store, as a batch only."""
 
     @classmethod
     def name(cls) -> str:
@@ -77,7 +77,7 @@ class SpillSource(DataSource):
         return DELAY_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read what is there now. Raises ValueError without a path."""
+        """Return a reader of the present files. Raises ValueError without a path."""
         del schema
         values = {name.lower(): value for name, value in self.options.items()}
         if not values.get("path"):
