@@ -1,4 +1,4 @@
-"""What each record says of a delay: accepted, delivered or cancelled, under which id, due when.
+"""Reads from each record whether a delayed message was accepted, delivered or cancelled, its id and its due time.
 
 ==========================================  ===========  =========================================================
 record                                      stage        due time
@@ -12,12 +12,12 @@ the same with ``TIMER_DEL_UNIQKEY``         cancelled
 with ``TIMER_OUT_MS`` in ``REAL_TOPIC``     delivered    ``TIMER_DELIVER_MS``, or that of the accepted record
 ==========================================  ===========  =========================================================
 
-A message is told by 128 bits. Ours: (0, delay id without its leading bit) and (level, queue offset). Apache's
-records carry nothing that was given once, so theirs are the hash of what stays the same on the way: topic and
-``UNIQ_KEY``; for levels also level, queue, birth, retry and body.
+An id has 128 bits. Ours: (0, delay id without its leading bit) and (level, queue offset). Apache's records have no id
+of their own, so theirs is a hash of what acceptance and delivery have in common: topic and ``UNIQ_KEY``; for levels
+also level, queue, born time, number of retries and CRC of the body.
 
-Nearly all records of a busy log of ours end in the same way, so their last property is compared for thousands at
-once; only what does not match is searched one by one.
+Nearly all records of a busy log of ours end with the same two properties, so these are compared for thousands of
+records at once. Only records without them are searched one by one.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ __all__ = [
 ]
 
 ORDINARY, ACCEPTED, DELIVERED, CANCELLED, LIVE, SEEN = 0, 1, 2, 3, 4, 5
-"""Stages. An ordinary record has no delay. LIVE waits in a delay store; SEEN was accepted, and no longer waits."""
+"""Stages. An ordinary record has no delay. LIVE waits in a delay store; SEEN was accepted and no longer waits."""
 TIMED, LEVEL = 1, 2
 """Kinds."""
 NO_DUE = -(1 << 63)
-"""Stands for a due time that only the accepted record knows."""
+"""Stands for a due time that only the accepted record has."""
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC = b"rmq_sys_wheel_timer"
@@ -82,9 +82,9 @@ _HEX = _hex_values()
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How to read a log: ``levels_ms[0]`` is the delay of level 1; ``own_levels``: levels are told by queue offset.
+    """How to read a log: ``levels_ms[0]`` is the delay of level 1; ``own_levels``: level and queue offset are the id.
 
-    ``progress``: level to the first number of its queue that the broker has not finished; below, nothing waits.
+    ``progress``: level to the first queue offset that the broker has not finished. Nothing below it waits.
     """
 
     levels_ms: tuple[int, ...]
@@ -92,15 +92,15 @@ class Reading:
     progress: Mapping[int, int] = field(default_factory=dict)
 
     def delay_ms(self, level: int) -> int:
-        """Delay of a level; above the highest, as the highest."""
+        """Delay of a level; levels above the highest have its delay."""
         return self.levels_ms[min(level, len(self.levels_ms)) - 1] if level > 0 else 0
 
 
 @dataclass(slots=True)
 class Delays:
-    """What the records of a chunk say; one array element a record. ``topics`` index ``names``.
+    """The delays in the records of a chunk; one array element a record. ``topics`` are indices of ``names``.
 
-    ``requested_ms`` is the delay that was asked for: due minus birth, or the delay of the level.
+    ``requested_ms`` is the requested delay: due time minus born time, or the delay of the level.
     """
 
     stage: NDArray[np.int8]
@@ -117,7 +117,7 @@ class Delays:
 
 
 def topic_id(name: bytes) -> int:
-    """Name a topic by 64 bits.
+    """A hash of a topic's name, 64 bits.
 
     >>> topic_id(b"Orders") == topic_id(b"Orders") != topic_id(b"orders")
     True
@@ -133,7 +133,7 @@ class TopicNames:
         self._numbers: dict[bytes, int] = {}
 
     def number(self, name: bytes) -> int:
-        """The number of a name, a new one if need be."""
+        """The number of a name; a new name gets the next number."""
         found = self._numbers.get(name)
         if found is None:
             found = self._numbers[name] = len(self.names)
@@ -141,7 +141,11 @@ class TopicNames:
         return found
 
     def code(self, data: bytes, at: Longs, length: Longs) -> NDArray[np.int32]:
-        """The number of the name at each place; few different names cost next to nothing."""
+        """The number of the name at each place; cheap if there are few different names.
+
+        All places are compared with the first one that has no number yet, byte by byte, and those that match get its
+        number. So the loop runs once a name, not once a record.
+        """
         raw = np.frombuffer(data, np.uint8)
         codes = np.full(len(at), -1, np.int32)
         left = np.arange(len(at))
@@ -161,7 +165,7 @@ class TopicNames:
 
 
 def read_delays(data: bytes, heads: Heads, reading: Reading, names: TopicNames) -> Delays:
-    """Read what the records of one chunk say of delays."""
+    """Read the delays of the records of one chunk."""
     count = len(heads)
     topics = names.code(data, heads.topic_at, heads.topic_bytes)
     delays = Delays(
@@ -184,7 +188,11 @@ def read_delays(data: bytes, heads: Heads, reading: Reading, names: TopicNames) 
 
 
 def _ours_at_once(data: bytes, heads: Heads, delays: Delays) -> Longs:
-    """Deliveries that end in ``__TW_ID`` and a ``__TW_DUE`` of 13 digits; answers the others."""
+    """Read deliveries that end with ``__TW_ID`` and a ``__TW_DUE`` of 13 digits; return the places of other records.
+
+    The trick: the id has no fixed width, so each round takes the width of the first record that is left, and reads all
+    records that have the id's mark at this distance from their end. Digits become numbers by a matrix product.
+    """
     raw = np.frombuffer(data, np.uint8)
     ends = heads.ends
     digits_at = ends - 1 - _DUE_DIGITS
@@ -226,7 +234,7 @@ def _ours_at_once(data: bytes, heads: Heads, delays: Delays) -> Longs:
 
 
 def _matching(raw: NDArray[np.uint8], some: Longs, at: Longs, text: bytes) -> Longs:
-    """Those of ``some`` where ``text`` stands at their place."""
+    """Those of ``some`` that have ``text`` at their place ``at``."""
     for column, byte in enumerate(text):
         some = some[raw[at[some] + column] == byte]
     return some
@@ -250,7 +258,7 @@ def _one_by_one(data: bytes, heads: Heads, delays: Delays, rest: Longs, reading:
 
 
 class _Record:
-    """One record, its properties looked up one by one: bytes, as the text may be anything."""
+    """One record whose properties are looked up one by one, as bytes: the text need not be UTF-8."""
 
     __slots__ = ("data", "heads", "index", "text")
 
@@ -262,7 +270,7 @@ class _Record:
         self.text = b"\x02" + data[begin : int(heads.starts[index] + heads.sizes[index] - heads.left_out[index])]
 
     def value(self, name: bytes) -> bytes:
-        """A property's value, empty if there is none; the last of a name counts."""
+        """A property's value, empty if there is none; of several with this name, the last that is not empty."""
         pattern = b"\x02" + name + b"\x01"
         end = len(self.text)
         while (at := self.text.rfind(pattern, 0, end)) >= 0:
@@ -281,7 +289,7 @@ class _Record:
         return number if 0 <= number <= most else None
 
     def _unique(self) -> bytes:
-        """``UNIQ_KEY``; for senders without one, what else tells their messages apart."""
+        """``UNIQ_KEY``; without one, other fields that tell the sender's messages apart."""
         heads, index = self.heads, self.index
         key = self.value(b"UNIQ_KEY")
         if key:
@@ -301,7 +309,7 @@ class _Record:
 
 def _hash(*parts: bytes) -> tuple[int, int]:
     high, low = _PAIR.unpack(blake2b(b"\x01".join(parts), digest_size=16).digest())
-    return high | -(1 << 63), low  # below zero: apart from every id of ours
+    return high | -(1 << 63), low  # below zero, so it differs from every id of ours
 
 
 def _own_level(level: int, number: int) -> tuple[int, int]:
@@ -371,7 +379,7 @@ def _ours(record: _Record, delays: Delays, reading: Reading) -> None:
 
 
 def _apaches(record: _Record, delays: Delays, topic: bytes) -> None:
-    """Apache's deliveries keep on disk what they waited with; a message that went on elsewhere is none any more."""
+    """Apache's deliveries keep the properties of acceptance. A copy in another topic or queue is no delivery."""
     index = record.index
     queue = record.number(b"REAL_QID")
     if record.value(b"REAL_TOPIC") != topic or queue != int(record.heads.queue_id[index]):

@@ -1,8 +1,8 @@
-"""Reading records without their bodies, where these are large: nothing that is counted stands in them.
+"""Reads records without their bodies, if these are large: nothing that is counted is in a body.
 
-One read takes what stands behind a body and the head of the next record: 2 reads of a few hundred bytes for a body of
-64 KiB. It pays where a file passes bytes over for nothing, as a local one does; the requests of an object store cost
-more than the bytes.
+One read takes the topic and properties behind a body, and the head of the next record: a few hundred bytes in place of
+a body of 64 KiB. This pays in a local file, where skipping bytes is free. In an object store a request costs more than
+the bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from remoting.layout import BODY_AT, HOSTS_V6, MAGIC_V1, MAGIC_V2, RECORD, RECOR
 __all__ = ["LEAN_BODY_BYTES", "LeanChunk", "read_lean"]
 
 LEAN_BODY_BYTES = 16 << 10
-"""Bodies of on average so many bytes are passed over."""
+"""Bodies of this size on average, or larger, are skipped."""
 _RECORDS_MOST = 1024
 _BYTES_MOST = 1 << 20
 _TAIL_BYTES_MIN = RECORD_BYTES_MIN - BODY_AT
@@ -32,8 +32,8 @@ _HEAD_BYTES_MOST = max(_HEAD_BYTES.values())
 class LeanChunk:
     """Records one behind the other in ``data``, each without its body.
 
-    ``starts``: where each begins in ``data``; ``places``: where it begins in the segment; ``left_out``: bytes of its
-    body; ``after``: the place behind the last one.
+    ``starts``: where each begins in ``data``; ``places``: where it begins in the segment; ``left_out``: size of its
+    body; ``after``: the place in the segment behind the last one.
     """
 
     after: int
@@ -44,9 +44,9 @@ class LeanChunk:
 
 
 def read_lean(read: Callable[[int, int], bytes], size: int, begin: int, stop: int) -> LeanChunk:
-    """Read the records from ``begin`` on that start before ``stop``, as many as a chunk has.
+    """Read the records that start in ``[begin, stop)``, as many as a chunk holds; ``size`` is that of the segment.
 
-    ``size`` is that of the segment. It ends before a place where no record can stand: whoever calls it looks there.
+    The chunk ends before bytes that cannot be a record; the caller looks at these.
     """
     chunk = LeanChunk(begin)
     parts: list[bytes] = []

@@ -1,15 +1,15 @@
-"""Rows on their way through Spark's shuffle, thousands in one: a message's rows meet in one task, cheaply.
+"""Packs rows for Spark's shuffle, thousands in one, so that one task gets all rows of a message at a low cost.
 
-What became of a message is known where all rows of its id are together, so every row has to travel. Row by row that is
-most of what a run costs: Spark makes an object of each, hashes it, writes and reads it, and hands it to Python again.
-So a task that reads a log packs its rows by the part that their ids belong to, and what Spark moves is one row with
-some hundred kilobytes for each task and part::
+The state of a message is known only where all rows of its id are together, so every row has to travel. Row by row, this
+would be most of the cost of a run: Spark makes an object of each row, hashes it, writes and reads it, and passes it to
+Python again. So a task that reads a log packs its rows by part. For each task and part Spark moves a single row of some
+hundred kilobytes::
 
     part 17: | source × n | stage × n | … | store_ms × n |      n = bytes / `ROW_BYTES`, columns one after the other
 
-10,000,000 records in splits of 32 MB and 23 parts are 2,100 such rows. A part belongs to one task of the second half
-(`bench.lateness.counting.settle`); parts are chosen by a hash of the id, so that no second and no topic makes one of
-them large.
+10,000,000 records in splits of 32 MB and 23 parts are 2,100 packed rows. One task settles a part
+(`bench.lateness.counting.settle`). Parts are chosen by a hash of the id, so no second and no topic makes one of them
+large.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ ROW_BYTES = sum(np.dtype(kind).itemsize for kind in COLUMNS.values())
 _ROWS_AT_ONCE = 1 << 18
 _PART_BYTES = 128 << 20
 _PARTS_WANTED = 2_000
-"""So many parts are enough for any cluster: beyond, they grow instead, as far as the memory of a task lets them."""
+"""Enough parts for any cluster. Larger logs have larger parts instead, as far as the memory of a task allows."""
 LOG_BYTES_A_ROW = 128
-"""A record that speaks of a delay is hardly smaller: head, topic, marks."""
+"""A record about a delay is hardly smaller: head, topic, marks."""
 SETTLE_BYTES_A_ROW = 700
-"""What settling a part takes at its most, the rows themselves included (`tests/bench/test_lateness_scale.py`)."""
+"""The most memory for settling, the rows themselves included (`tests/bench/test_lateness_scale.py`)."""
 TASK_BYTES = 1 << 30
-"""What a task may take where nobody said so."""
+"""The memory of a task if no option sets it."""
 _MIX_HIGH, _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 
 Columns = dict[str, NDArray[np.signedinteger]]
@@ -73,10 +73,10 @@ _SCHEMA = arrow_schema(PACKED_SCHEMA)
 
 
 def parts_for(log_bytes: int, task_bytes: int = TASK_BYTES) -> int:
-    """Into how many parts the rows of so much log go: each is held in memory by one task, which has ``task_bytes``.
+    """The number of parts for a log of this size: a task with ``task_bytes`` of memory holds one part.
 
-    A log of any size has parts of 128 MB up to 2,000 of them, beyond that parts as large as the memory allows: what
-    crosses the shuffle in one piece becomes smaller with each part more.
+    A part has 128 MB of log. Logs with more than 2,000 such parts get larger parts, up to the memory of a task, because
+    each further part makes the pieces that cross the shuffle smaller.
 
     >>> parts_for(0), parts_for(3 << 30), parts_for(300 << 30), parts_for(30 << 40), parts_for(30 << 40, 4 << 30)
     (2, 24, 2000, 168000, 42000)
@@ -87,7 +87,7 @@ def parts_for(log_bytes: int, task_bytes: int = TASK_BYTES) -> int:
 
 
 def pack(batches: Iterable[pa.RecordBatch], parts: int) -> Iterator[pa.RecordBatch]:
-    """Pack batches of `DELAY_SCHEMA` into those of `PACKED_SCHEMA`; rows with a text stay rows, in a part by that."""
+    """Pack batches of `DELAY_SCHEMA` into those of `PACKED_SCHEMA`; notes stay rows, in a part by their text."""
     held: list[Columns] = []
     count = 0
     for batch in batches:
@@ -138,7 +138,7 @@ def _packed(held: list[Columns], parts: int) -> pa.RecordBatch:
 
 
 def _notes(rows: pa.RecordBatch, parts: int) -> pa.RecordBatch:
-    """Notes go to the part that their text says: each task of a large log has some, and the same ones meet."""
+    """Notes go to a part by a hash of their text: many tasks have the same note, and equal notes meet in one part."""
     values = {name: rows.column(name) for name in ("source", "stage", "topic_id", "text")}
     numbers = [crc32(text.encode()) % parts for text in values["text"].to_pylist()]
     return _batch({"part": pa.array(numbers, pa.int32()), **values}, len(rows))
@@ -150,7 +150,7 @@ def _batch(values: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
 
 
 def unpack(packed: Iterable[bytes]) -> Columns:
-    """The rows that were packed."""
+    """Read packed rows back."""
     held: list[Columns] = []
     for data in packed:
         count, at = len(data) // ROW_BYTES, 0

@@ -1,8 +1,8 @@
-"""What there is to read: the segments of a CommitLog as they are at one moment, and how they are split.
+"""Plans a reading: the segments of a CommitLog at one moment, and how they are split.
 
-A live log grows while it is read. So a reading first fixes its end: the last byte of the log that is not zero
-(segments are zero-filled ahead). Records that start before it are read, whole or not at all; what comes later is not
-looked at. Everything that is counted belongs to that moment.
+A live log grows while it is read. So a reading first fixes the end of the log: its last byte that is not zero (segments
+are filled with zeros in advance). Records that start before the end are read, whole or not at all; later ones are not.
+So all counts belong to that moment.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _NAME_DIGITS = 20
 
 
 class NoStoreError(StorageError):
-    """A path holds no CommitLog; the text says what was looked for."""
+    """A path holds no CommitLog; the text says what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """A CommitLog at one moment: where it is, its segments in order, and the places where one is missing."""
+    """A CommitLog at one moment: its folder, its segments in order, and path and size of each missing part."""
 
     folder: str
     segments: tuple[LogSegment, ...]
@@ -50,11 +50,11 @@ class LogPlan:
 
     @property
     def begin(self) -> int:
-        """CommitLog position of the first byte that is there."""
+        """CommitLog position of the first byte of the log."""
         return min((s.base for s in self.segments), default=0)
 
     def splits(self, split_bytes: int = SPLIT_BYTES) -> Iterator[Split]:
-        """Byte ranges that are read one by one."""
+        """Yield the byte ranges that tasks read."""
         for segment in self.segments:
             for begin in range(0, segment.end, split_bytes):
                 yield Split(segment, begin, min(begin + split_bytes, segment.end))
@@ -70,7 +70,7 @@ class Split:
 
 
 def log_folder(storage: Storage, path: str) -> str:
-    """The folder with the segments: the path itself, or ``commitlog`` in it. NoStoreError if there is neither."""
+    """The folder with the segments: the path itself, or ``commitlog`` in it. Raises NoStoreError if there is none."""
     path = path.rstrip("/") or "/"
     inner = f"{path}/commitlog"
     if storage.is_folder(inner):
@@ -87,9 +87,9 @@ def _names(sizes: dict[str, int]) -> list[str]:
 
 
 def plan_log(path: str, options: str = "", counted_to: int = 0) -> LogPlan:
-    """Fix what there is to read of a store or CommitLog folder now.
+    """Plan the reading of a store or CommitLog folder as it is now. Raises StorageError.
 
-    Segments below the CommitLog position ``counted_to`` are known to be full: their ends are not looked for.
+    Segments below the CommitLog position ``counted_to`` are known to be full, so their ends are not searched for.
     """
     storage = storage_for(path, options)
     folder = log_folder(storage, path)
@@ -115,7 +115,7 @@ def plan_log(path: str, options: str = "", counted_to: int = 0) -> LogPlan:
 
 
 def some_segments(storage: Storage, folder: str, most: int) -> list[LogSegment]:
-    """A sample of a CommitLog folder: segments with data, the last one among them, without a look at all others."""
+    """A sample of the segments with data, the last one among them; other files are not opened. Raises StorageError."""
     sizes = storage.sizes(folder)
     names = _names(sizes)
     while names and not _not_zero_end(storage, f"{folder}/{names[-1]}", sizes[names[-1]]):
@@ -130,7 +130,7 @@ def some_segments(storage: Storage, folder: str, most: int) -> list[LogSegment]:
 def _not_zero_end(storage: Storage, path: str, size: int) -> int:
     """Position behind the last byte that is not zero; 0 if there is none.
 
-    Looks at few bytes first, as most segments are full, and takes more at a time the longer the zeros are.
+    Reads backwards: first a few bytes, because most segments are full, then more at a time.
     """
     file = storage.open(path)
     try:
@@ -150,7 +150,7 @@ def _not_zero_end(storage: Storage, path: str, size: int) -> int:
 def whole_end(file: StoredFile, segment: LogSegment, begin: int) -> int:
     """Position behind the last whole record at or behind ``begin`` (where a record starts); ``begin`` if there is none.
 
-    Looks at the last megabytes first, so that following a log costs little however much has come.
+    Reads the last megabytes first, so the cost does not depend on how much was added to the log. Raises StorageError.
     """
     for back in (4 << 20, 64 << 20, segment.size):
         start = max(begin, segment.end - back)
@@ -171,7 +171,7 @@ def plan_to_json(plan: LogPlan) -> str:
 
 
 def plan_from_json(text: str) -> LogPlan:
-    """Read it back."""
+    """Read a plan from an option of the data source."""
     value = json.loads(text)
     missing: Sequence[Sequence[str | int]] = value["missing"]
     return LogPlan(

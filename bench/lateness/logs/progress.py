@@ -1,4 +1,4 @@
-"""How far a broker says it has delivered its fixed levels: ``config/delayOffset.json``, ours and Apache's."""
+"""Reads how far a broker has delivered its fixed levels: ``config/delayOffset.json``, ours and Apache's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ __all__ = ["queue_progress"]
 
 
 def queue_progress(store: str, options: str = "") -> dict[int, int]:
-    """Level to the number of the next message that it will deliver; what lies below is finished. Empty if unknown."""
+    """Level to the queue offset of the next message to deliver; messages below are finished. Empty if unknown.
+
+    Raises StorageError.
+    """
     storage = storage_for(store, options)
     size = storage.sizes(f"{store}/config").get("delayOffset.json", 0)
     if not size:
@@ -20,6 +23,6 @@ def queue_progress(store: str, options: str = "") -> dict[int, int]:
         value = json.loads(file.read(0, size))
         return {int(level): int(number) for level, number in value.get("offsetTable", {}).items()}
     except ValueError:
-        return {}  # half written, or another format: then overdue messages are called overdue, and none lost
+        return {}  # half written, or another format: then lost messages are called overdue
     finally:
         file.close()

@@ -1,8 +1,8 @@
-"""Reading a CommitLog as rows, without Spark: one task reads one split and yields Arrow batches.
+"""Reads a CommitLog as rows, without Spark: one task reads one split and yields Arrow batches.
 
 Both engines call it: the Spark data source (`bench.lateness.engines.source`) on its executors, the local engine
-(`bench.lateness.engines.local_engine`) in processes of its own. `Settings` are the options of a reading, `Task` is the
-share of one call.
+(`bench.lateness.engines.local_engine`) in its processes. `Settings` are the options of a reading, `Task` is the share
+of one call.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _KINDS = np.array(["", "timed", "level"])
 
 
 class DamagedLogError(Exception):
-    """A region of a log holds no records, and the reading was asked to stop there."""
+    """A region of a log holds no records, and the option ``failOnDamage`` is set."""
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """Read a table of levels, as ``messageDelayLevel`` has it, into milliseconds; ValueError if it is none.
+    """Read the levels of a ``messageDelayLevel`` into milliseconds. Raises ValueError for any other text.
 
     >>> parse_levels("1s 5m")
     (1000, 300000)
@@ -88,7 +88,7 @@ class Settings:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Settings:
-        """Read the options, names in any case; ValueError for a missing path or an unknown kind of rows."""
+        """Read the options; their names are in any case. Raises ValueError for a missing path or a wrong value."""
         values = {name.lower(): value for name, value in options.items()}
         rows = values.get("rows", "records")
         if rows not in SCHEMAS:
@@ -112,11 +112,11 @@ class Settings:
         )
 
     def log_plan(self) -> LogPlan:
-        """The plan that was given, or what there is to read now."""
+        """The plan among the options, or a new one of the present log. Raises StorageError."""
         return plan_from_json(self.plan) if self.plan else plan_log(self.path, self.storage)
 
     def reading(self, folder: str) -> Reading:
-        """How the records of the log in ``folder`` are to be understood."""
+        """How to read the records of the log in ``folder``. Raises StorageError."""
         own = self.own_levels
         if own is None:
             own = storage_for(folder, self.storage).is_folder(f"{folder.rpartition('/')[0]}/timewheel")
@@ -126,9 +126,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Task:
-    """One call's share: a split, or what a plan knows without reading (segments that are missing).
+    """The share of one call: a split, or the missing segments that the plan found.
 
-    ``aligned``: a record begins where the split does.
+    ``aligned``: a record starts at the begin of the split.
     """
 
     split: Split | None
@@ -138,7 +138,7 @@ class Task:
 
 
 def batch_tasks(settings: Settings) -> list[Task]:
-    """What there is to read now: one task for each split, and one for segments that are missing."""
+    """One task for each split, and one for missing segments. Raises StorageError."""
     plan = settings.log_plan()
     reading = settings.reading(plan.folder)
     tasks = [Task(split, reading) for split in plan.splits(settings.split_bytes)]
@@ -148,10 +148,10 @@ def batch_tasks(settings: Settings) -> list[Task]:
 
 
 def read_task(settings: Settings, task: Task, told: Callable[[int], None] = lambda _: None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task, in the form that the settings ask for; ``told`` hears how many bytes were read.
+    """Yield the rows of one task, in the form of the settings; ``told`` is called with the number of bytes read.
 
-    Raises DamagedLogError at a damaged region, if the settings say so; LogMovedError if the segment is gone or has
-    become shorter meanwhile.
+    Raises DamagedLogError at a damaged region if the settings demand it, LogMovedError if the segment is gone or has
+    become shorter meanwhile, OSError or StorageError if it cannot be read.
     """
     rows = _RecordRows() if settings.rows == "records" else _DelayRows(settings.number)
     for path, size in task.missing:
@@ -188,7 +188,7 @@ def read_task(settings: Settings, task: Task, told: Callable[[int], None] = lamb
 
 
 def _batch(schema: pa.Schema, columns: dict[str, Any], count: int) -> pa.RecordBatch:
-    """A batch from what is known; all other columns are null."""
+    """A batch with these columns; all others are null."""
     arrays = []
     for column in schema:
         value = columns.get(column.name)
@@ -213,7 +213,7 @@ def _dues(due_ms: np.ndarray[Any, Any]) -> pa.Array:
 
 
 class _RecordRows:
-    """Every record is a row."""
+    """Makes a row of each record."""
 
     def __init__(self) -> None:
         self._schema = arrow_schema(RECORD_SCHEMA)
@@ -253,13 +253,13 @@ class _RecordRows:
         return _batch(self._schema, {"file": path, "offset": base + gap.offset, "size": gap.size, "damage": why}, 1)
 
     def finish(self, segment: LogSegment, begin: int) -> Iterator[pa.RecordBatch]:
-        """Nothing: all rows were yielded by `add`."""
+        """Yield nothing: `add` has yielded all rows."""
         del segment, begin
         yield from ()
 
 
 class _DelayRows:
-    """Only what speaks of delays, and at the end what was seen."""
+    """Makes a row of each record about a delay; at the end, notes about the split."""
 
     def __init__(self, number: int) -> None:
         self._schema = arrow_schema(DELAY_SCHEMA)

@@ -1,4 +1,4 @@
-"""What consumers recorded, as an Arrow table: JSON lines of ``timewheel consume --record``, or Parquet of them."""
+"""Receipts of consumers as an Arrow table: JSON lines of ``timewheel consume --record``, or Parquet of them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SCHEMA = pa.schema([
 
 
 def read_lines(paths: Sequence[str]) -> pa.Table:
-    """Read the files one after the other; lines that are no receipts (a torn last one, say) are passed over.
+    """Read the files one after the other; lines that are no receipts, such as a torn last one, are ignored.
 
-    Raises ValueError for Parquet of something else, or for a file that cannot be read.
+    Raises ValueError for Parquet without the columns of receipts, or for a file that cannot be read.
     """
     parts = [_SCHEMA.empty_table()]
     for path in paths:
@@ -42,7 +42,7 @@ def _is_table(path: str) -> bool:
 
 
 def _rows(path: str, most: int | None = None) -> pa.Table:
-    """The receipts of Parquet, or the first ones of them."""
+    """The receipts in Parquet: all, or the first ``most``."""
     import pyarrow.dataset as ds
 
     try:
@@ -77,16 +77,16 @@ def _lines_of(path: str, file: TextIO) -> Iterator[str]:
 
 
 def without_receipts(paths: Sequence[str]) -> list[str]:
-    """Those of the files of this machine in which there is no receipt at all; ValueError as for `read_lines`.
+    """The files of this machine without a single receipt. Raises ValueError like `read_lines`.
 
-    A file is read up to its first receipt: all of it may be more than this process has memory for.
+    A file is read up to its first receipt only, because the whole file may not fit into memory.
     """
     own = [path for path in paths if local_path(path) is not None]
     return [path for path in own if not (len(_rows(path, 1)) if _is_table(path) else next(_receipts(path), None))]
 
 
 def write_lines(lines: pa.Table, place: Path) -> None:
-    """Write them as a folder of Parquet, as Spark does."""
+    """Write receipts as a folder of Parquet, as Spark does. Raises OSError."""
     import pyarrow.parquet as pq
 
     shutil.rmtree(place, ignore_errors=True)

@@ -1,21 +1,21 @@
-"""Finding CommitLog records in bytes, with NumPy where that pays: starts, fixed fields, and where it is broken.
+"""Finds CommitLog records in bytes: their starts, their fixed fields, and damaged regions.
 
-A split of a segment is a byte range; it owns the records that *start* in it. Where each record ends only the record
-says, so starts are found by one walk from size to size (a tenth of a microsecond each); everything else is read and
-checked for thousands of records at once.
+A split of a segment is a byte range; it owns the records that *start* in it. Only a record itself says where it ends.
+So one walk from size to size finds the starts (a tenth of a microsecond each). NumPy reads and checks all other fields
+of thousands of records at once.
 
 ========================  ==========================================================================================
-begin of a split          the first place at or behind it where a whole record stands: magic, its own position
+begin of a split          the first place at or behind it with a whole record: magic, its own position
                           (PHYSICALOFFSET), parts that add up to its size, and the CRC of its body
-end of a split            the record that reaches over it is read to its end
-something that is none    a gap: from here to the next place where a whole record stands, wherever that is. Reported by
-                          the split that owns the record before it, so each gap is reported once and in one piece
-blank                     (magic 0xCBD43194, counts to the end of the file) the segment is full
-zeros to the end          in the last segment: the end of the log; that segment is as long as it will ever be
+end of a split            a record that reaches over it is read to its end
+other bytes               a gap: from here to the next whole record, even in another split. The split that owns the
+                          record before the gap reports it, so each gap is reported once and in one piece
+blank                     (magic 0xCBD43194, its size reaches to the end of the file) the segment is full
+zeros to the end          in the last segment: the end of the log; the file has its full size from the start
 ========================  ==========================================================================================
 
-A body that holds a copy of a record for exactly the place where it comes to stand cannot be told from one by a
-split that begins inside that body; the layout has nothing against it, and nobody can know that place beforehand.
+A sender may put a record into a body, made for exactly the position at which it will be stored. A split that begins
+inside that body takes it for a real record. The sender would have to know that position beforehand.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _WORDS = RECORD.struct("size", "magic")
 _POSITION = RECORD.picked("position")
 _TAIL_BYTES_MIN = RECORD_BYTES_MIN - BODY_AT
 _HOSTS_MAX = 64
-"""A broker has one address, a few in its life; a log that claims more is not asked for all of them."""
+"""A broker has one address, a few in its life. Of a log that has more, only so many are read."""
 
 Longs = NDArray[np.int64]
 Read = Callable[[int, int], bytes]
@@ -68,9 +68,9 @@ _NAMES = ("queue_id", "queue_offset", "sys_flag", "born_ms", "store_ms", "recons
 
 @dataclass(slots=True)
 class Heads:
-    """Fixed fields of records, one array element each; ``starts`` and ``…_at`` are indices of the buffer.
+    """Fixed fields of records, one array element a record; ``starts`` and ``…_at`` are indices of the buffer.
 
-    ``places`` are positions in the segment. Of a record's body ``left_out`` bytes are not in the buffer: none or all.
+    ``places`` are positions in the segment. ``left_out`` bytes of the body are not in the buffer: none of it or all.
     """
 
     starts: Longs
@@ -99,18 +99,19 @@ class Heads:
         return self.starts + self.sizes - self.left_out
 
     def first(self, count: int) -> Heads:
-        """The first so many records."""
+        """The first ``count`` records."""
         return Heads(*(getattr(self, name)[:count] for name in Heads.__slots__))
 
 
 def read_heads(
     data: bytes, starts: Longs, places: Longs, base: int, left_out: Longs | None = None
 ) -> tuple[Heads, int]:
-    """Read the fields of the records at ``starts``; answers them and how many from the first on are sound.
+    """Read the fields of the records at ``starts``; return them, and how many records before the first unsound one.
 
-    ``places`` are their positions in the segment, ``base`` is its CommitLog position. All records must lie within
-    ``data`` by their sizes, but for what is ``left_out`` of their bodies.
+    ``places`` are their positions in the segment, ``base`` is the segment's CommitLog position. By their sizes, all
+    records must lie within ``data``, except the bytes of bodies that are ``left_out``.
     """
+    # A window begins at each byte; those at ``starts``, seen as structs, give the fixed fields without a loop.
     raw = np.frombuffer(data, np.uint8)
     count = len(starts)
     rows = sliding_window_view(raw, BODY_AT)[starts].view(_LAYOUTS[0]).reshape(count)
@@ -141,7 +142,7 @@ def read_heads(
     sound = (position == base + places) & (columns["body_bytes"] >= 0) & (properties_at <= ends)
     sound &= properties_at + _two_bytes(raw, properties_at - 2) == ends
     sound &= (hosts == 0) | (head_bytes > BODY_AT)
-    # No CRC covers topic and properties: where their last byte is zero, the write of the record broke off there.
+    # No CRC covers topic and properties. If their last byte is zero, the write of the record was cut off there.
     sound &= (raw[np.clip(ends - 1, 0, last)] != 0) | (properties_at == ends)
     sound &= raw[np.clip(properties_at - 3, 0, last)] != 0
     heads = Heads(
@@ -159,7 +160,7 @@ def read_heads(
 
 
 def store_hosts(data: bytes, heads: Heads) -> set[bytes]:
-    """The different store hosts of records: 8 bytes (IPv4 and port) or 20 (IPv6 and port); a chunk has one or two."""
+    """The different store hosts of records: 8 bytes (IPv4 and port) or 20 (IPv6 and port); usually one or two."""
     raw = np.frombuffer(data, np.uint8)
     found: set[bytes] = set()
     bits = heads.sys_flag & HOSTS_V6
@@ -186,7 +187,7 @@ def _two_bytes(raw: NDArray[np.uint8], at: Longs) -> Longs:
 def _walk(data: bytes, stop: int) -> tuple[list[int], int, int]:
     """Follow sizes from 0 to the first start at or behind ``stop``: (starts, next place, size of a cut-off record).
 
-    The last is -1 for "no record stands there", 0 if the walk came to ``stop`` or to the end of the bytes.
+    The size is -1 if there is no record at the next place, 0 if the walk reached ``stop`` or the end of the bytes.
     """
     starts: list[int] = []
     append, words = starts.append, _WORDS.unpack_from
@@ -206,10 +207,10 @@ def _walk(data: bytes, stop: int) -> tuple[list[int], int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LogSegment:
-    """One file of a CommitLog as a reading sees it.
+    """One file of a CommitLog at the time when a reading was planned.
 
-    ``base``: CommitLog position of its first byte; ``size``: bytes of the file; ``end``: position behind its last
-    byte that is not zero, when the reading was planned; ``last``: whether no later segment has any.
+    ``base``: CommitLog position of its first byte; ``size``: bytes of the file; ``end``: position in the file behind
+    its last byte that is not zero; ``last``: whether all later segments have only zeros.
     """
 
     path: str
@@ -221,7 +222,7 @@ class LogSegment:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A region of a segment's file that holds no records, and why; ``torn``: the end of a log, not its inside."""
+    """A region of a segment's file without records, and why; ``torn``: it is at the end of the log, not inside."""
 
     offset: int
     size: int
@@ -230,11 +231,10 @@ class Gap:
 
 
 class SplitReader:
-    """Reads the records that start in ``[begin, stop)`` of a segment; fills ``gaps`` as it meets them.
+    """Reads the records that start in ``[begin, stop)`` of a segment; adds the gaps that it finds to ``gaps``.
 
-    With ``begin_is_record`` a record has to stand at ``begin``, as at the segment's start; else the first one behind it
-    is looked for. Where bodies have ``lean_bytes`` or more on average, they are not read (0: they are; they always are
-    with ``check_crc``).
+    With ``begin_is_record``, and at the segment's start, a record must begin at ``begin``. Otherwise the first one
+    behind it is searched for. Bodies of ``lean_bytes`` or more on average are not read; 0 and ``check_crc`` read all.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class SplitReader:
     def chunks(self) -> Iterator[tuple[bytes, Heads]]:
         """Yield (bytes, records in them), in order.
 
-        Raises LogMovedError where the file has become shorter than the segment is said to be.
+        Raises LogMovedError if the file has become shorter than the segment was.
         """
         segment = self._segment
         position: int | None = self._begin
@@ -313,13 +313,13 @@ class SplitReader:
             self._look_behind(position)
 
     def _fits(self, data: bytes, position: int, size: int) -> bool:
-        """Whether a record that the bytes cut off may be one: it has room, and belongs here."""
+        """Whether a record that is cut off by the end of the bytes may be real: it fits, and has its own position."""
         if position + size > self._segment.size or len(data) < _POSITION.size:
             return False
         return bool(_POSITION.unpack_from(data)[0] == self._segment.base + position)
 
     def _next(self, position: int) -> int | None:
-        """Note the gap that begins here, if it is one; where this split goes on, None if it ends."""
+        """Note the gap that begins here, if there is one; return where this split continues, None if it ends."""
         segment = self._segment
         head = self._read(position, min(BLANK_BYTES, segment.size - position))
         if len(head) < BLANK_BYTES:
@@ -340,7 +340,7 @@ class SplitReader:
         return found if found < self._stop else None
 
     def _records_end(self, position: int) -> int:
-        """Where the records of the segment end: in front of its blank, if that is behind a position and whole."""
+        """Where the records of the segment end: before its blank, if that is whole and behind ``position``."""
         segment = self._segment
         at = segment.end - _WORDS.size
         if at > position and _WORDS.unpack(self._read(at, _WORDS.size)) == (segment.size - at, MAGIC_BLANK):
@@ -348,12 +348,12 @@ class SplitReader:
         return segment.end
 
     def _look_behind(self, position: int) -> None:
-        """The last record of this split reached over its end: is what follows a record?"""
+        """Note the gap, if there is one, behind the record that reaches over the end of this split."""
         if not self._is_record(position):
             self._next(position)
 
     def _find(self, begin: int, limit: int) -> int | None:
-        """The first place in [begin, limit) where a whole record stands."""
+        """The first place in [begin, limit) with a whole record."""
         at = begin
         while at < limit:
             data = self._read(at, min(FIND_BYTES, self._segment.size - at))
@@ -388,7 +388,7 @@ class SplitReader:
 
 
 def _first_wrong_crc(data: bytes, heads: Heads, count: int) -> int:
-    """How many of the first ``count`` records have a body that its CRC-32 (top bit cleared) proves."""
+    """How many of the first ``count`` records come before one whose body has another CRC-32 (top bit cleared)."""
     view = memoryview(data)
     rows = zip(heads.body_at.tolist(), heads.body_bytes.tolist(), heads.crc.tolist(), strict=True)
     for index, (at, size, crc) in enumerate(rows):

@@ -1,10 +1,10 @@
 """The columns of the data sources; ``docs/lateness.md`` describes them for people.
 
-`RECORD_SCHEMA` is the public one. `DELAY_SCHEMA` is what the computation needs and no more: a row for each record
-that speaks of a delay, and rows of other stages that carry a ``text`` instead of an id: names of topics, what a
-task has seen, gaps. They travel with the rest, so one reading of a log is enough. `PACKED_SCHEMA` is many such rows
-in one (`bench.lateness.logs.packing`), `MESSAGE_SCHEMA` a row for each message, `FINE_SCHEMA` the sums of them
-(`bench.lateness.counting.settle`): those of a table are one value (`bench.lateness.counting.sums`), counts and notes
+`RECORD_SCHEMA` is the public one. `DELAY_SCHEMA` has only what the computation needs: a row for each record about a
+delay, and notes, which are rows of other stages with a ``text`` instead of an id: names of topics, statistics of a
+task, gaps. Notes travel with the rest, so one reading of a log is enough. `PACKED_SCHEMA` has many rows in one
+(`bench.lateness.logs.packing`), `MESSAGE_SCHEMA` a row for each message, `FINE_SCHEMA` the sums
+(`bench.lateness.counting.settle`): the sums of a table are one value (`bench.lateness.counting.sums`), counts and notes
 are rows.
 """
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 TOPIC_NAME, STATISTICS, GAP = 10, 11, 12
-"""Stages of rows with a text."""
+"""Stages of notes."""
 
 RECORD_SCHEMA = (
     "file string, offset bigint, size int, topic string, queue_id int, queue_offset bigint, sys_flag int, "
@@ -74,7 +74,7 @@ def arrow_schema(ddl: str) -> pa.Schema:
 
 
 def make_batch(schema: pa.Schema, values: dict[str, Any], count: int) -> pa.RecordBatch:
-    """A batch from what is known; all other columns are null."""
+    """A batch with these columns; all others are null."""
     arrays = []
     for column in schema:
         value = values.get(column.name)

@@ -1,9 +1,9 @@
-"""The sources of a run: which broker wrote a log, and what of its store is there to read.
+"""The sources of a run: which broker wrote a log, and which parts of its store are there.
 
-A store of ours has a folder ``timewheel`` beside ``commitlog``. A CommitLog that was copied away without it is still
-ours: its records carry marks (``__TW_ID``, ``__TW_LEVEL``). Read as Apache's, its level messages would find no
-delivery and be called overdue. So the marks are looked for, at both ends of some segments. What stood only in the
-folder that was not copied, the messages that wait, cannot be known then, and the summary says so.
+A store of ours has a folder ``timewheel`` beside ``commitlog``. A CommitLog that was copied without it is recognized by
+marks in its records (``__TW_ID``, ``__TW_LEVEL``), which are searched for at both ends of some segments. Read as
+Apache's, its level messages would have no delivery and be called overdue. The messages that waited in the missing
+folder are not known; the summary says so.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _NO_DELAY_STORE = (
     "and those that were cancelled, are not counted"
 )
 NO_LEVELS = "config/delayOffset.json is not beside the CommitLog: level messages that were lost are called overdue"
-"""Of no interest while nothing is overdue."""
+"""Said only if messages are overdue."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """One broker's store, as given on the command line; ``not_known`` says what cannot be known from what is there."""
+    """One broker's store, as given on the command line; ``not_known``: what its files do not tell, in words."""
 
     name: str
     path: str
@@ -47,7 +47,7 @@ class LogSource:
 def find_sources(
     paths: Sequence[str], names: Sequence[str] = (), levels: str = APACHE_LEVELS, storage: str = ""
 ) -> list[LogSource]:
-    """Look what each path is; NoStoreError for one that is no store, ValueError for names that do not fit."""
+    """Find the kind of each path. Raises NoStoreError, StorageError, or ValueError for names that do not fit."""
     if names and len(names) != len(paths):
         raise ValueError(f"{len(names)} names for {len(paths)} sources: give --name once for each, or not at all")
     short = list(names) or _short_names(paths)
@@ -73,7 +73,7 @@ def find_sources(
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:
-    """The shortest tails of the paths that tell them apart."""
+    """The shortest ends of the paths that are different."""
     parts = [[part for part in path.split("/") if part] or [path] for path in paths]
     for count in range(1, max(map(len, parts)) + 1):
         tails = ["/".join(part[-count:]) for part in parts]
@@ -83,7 +83,7 @@ def _short_names(paths: Sequence[str]) -> list[str]:
 
 
 def _kind_of(path: str, options: str) -> tuple[str, tuple[str, ...]]:
-    """Whose a log is, and what cannot be known of it."""
+    """The kind of a log, and what its files do not tell."""
     storage = storage_for(path, options)
     folder = log_folder(storage, path)
     root = folder.rpartition("/")[0]
@@ -101,7 +101,7 @@ def _kind_of(path: str, options: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _has_marks(storage: Storage, folder: str) -> bool:
-    """Whether a record in one of the samples has a mark of ours among its properties."""
+    """Whether a record in one of the sampled segments has a mark of ours in its properties."""
     return any(_marked(storage, segment) for segment in some_segments(storage, folder, _SEGMENTS_MAX))
 
 

@@ -1,7 +1,7 @@
-"""The delay store's files at one moment, read by position and without its objects: those take locks and repair.
+"""Reads the delay store's files as they are at one moment, without its objects, which take locks and repair files.
 
-Only the decoders of `store.spill` are used (manifest, frames, pages, done-sets). A record may stand in two files while
-it moves from the journal into a run; then it is seen twice under one id, which the computation expects.
+Only the decoders of `store.spill` are used (manifest, frames, pages, done-sets). While a record moves from the journal
+into a run it may be in two files. Then it is read twice with one id, which the computation expects.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ Longs = NDArray[np.int64]
 
 
 class SpillMovedError(StorageError):
-    """A file that was planned is no longer there: the broker has moved or finished what was in it. Plan again."""
+    """A planned file is gone: the broker has moved or finished the messages in it. Plan again."""
 
 
 @dataclass(frozen=True)
 class SpillFile:
-    """One file of the delay store: a journal segment (``shape`` is None) or a run, and which records are its own.
+    """One file of the delay store: a journal segment (``shape`` is None) or a run, and which of its records count.
 
     ``own``: of a segment (upper due, upper id), of a run (first, end); ``done``: its encoded done-set, or empty;
-    ``data``: path of the segment that has the records, of an index.
+    ``data``: for an index, the path of the segment with the records.
     """
 
     path: str
@@ -93,7 +93,7 @@ class SpillFile:
 
 @dataclass(slots=True)
 class Rows:
-    """Records of a file, or cancels, or (``damage``) a part that cannot be read."""
+    """Records of a file, or its cancels, or (``damage``) a part of it that cannot be read."""
 
     dues: Longs = field(default_factory=lambda: np.empty(0, np.int64))
     ids: Longs = field(default_factory=lambda: np.empty(0, np.int64))
@@ -105,7 +105,7 @@ class Rows:
 
 
 def joined(rows: Iterator[Rows], at_least: int = 16_384) -> Iterator[Rows]:
-    """The same rows in larger pieces: a frame has a few rows, and each piece costs as much as thousands of rows."""
+    """Join rows into larger pieces: a frame has few rows, and a piece costs as much as thousands of rows."""
     kept: dict[bool, list[Rows]] = {False: [], True: []}
     for part in rows:
         if part.damage is not None:
@@ -146,7 +146,10 @@ def _whole(storage: Storage, path: str, size: int) -> bytes:
 
 
 def plan_spill(store: str, storage: Storage) -> list[SpillFile]:
-    """The files of a store's delay store now; none if it has none. Raises StoreError or StorageError."""
+    """List the present files of a store's delay store, none without one. Raises StoreError or StorageError.
+
+    The manifest is read before and after the checkpoint: if it is the same, both belong together.
+    """
     folder = f"{store}/timewheel/delay"
     for _ in range(_PLAN_TRIES):
         before = _manifests(storage, folder)
@@ -159,14 +162,14 @@ def plan_spill(store: str, storage: Storage) -> list[SpillFile]:
 
 
 def _manifests(storage: Storage, folder: str) -> dict[str, bytes]:
-    """The manifest and its copy, as far as they are there."""
+    """The manifest and its copy, if they exist."""
     sizes = storage.sizes(folder)
     names = [name for name in ("manifest", "manifest.copy") if name in sizes]
     return {name: _whole(storage, f"{folder}/{name}", sizes[name]) for name in names}
 
 
 def _better(folder: str, found: dict[str, bytes]) -> Manifest:
-    """The manifest, or its copy where that alone is whole or the later one, as a start of the broker chooses."""
+    """The later one of manifest and copy, or the one that is whole, as a broker chooses at its start."""
     whole: list[Manifest] = []
     problem: StoreError | None = None
     for name, data in found.items():
@@ -198,7 +201,7 @@ def _files(folder: str, manifest: Manifest, done: dict[int, bytes]) -> list[Spil
 
 
 def _checkpoint(storage: Storage, folder: str) -> dict[str, bytes]:
-    """Sections of the delivery checkpoint; it is replaced as a whole, so whatever is read is one state of it."""
+    """Sections of the delivery checkpoint. The file is replaced as a whole, so one read gives one state."""
     size = storage.sizes(folder).get("checkpoint", 0)
     if not size:
         return {}
@@ -233,9 +236,9 @@ def _done_sets(section: bytes) -> dict[int, bytes]:
 
 
 def read_spill_file(storage: Storage, file: SpillFile, as_of_ms: int) -> Iterator[Rows]:
-    """Yield the records of one file, and the cancels that it speaks of.
+    """Yield the records and cancels of one file.
 
-    Raises SpillMovedError if the file went away meanwhile.
+    Raises SpillMovedError if the file is gone, StoreError or StorageError if it cannot be read.
     """
     with ExitStack() as stack:
         try:
@@ -321,7 +324,7 @@ def _mark_live(rows: Rows, ordinals: Longs, file: SpillFile, done: DoneSet) -> N
         due, id_ = file.own
         own = (rows.dues < due) | ((rows.dues == due) & (rows.ids < id_))
         if (due, id_) == (_KEY_MAX, _KEY_MAX):
-            own[:] = rows.dues < _KEY_MAX  # the rest are holes that a repair has left
+            own[:] = rows.dues < _KEY_MAX  # the others are holes that a repair has left
     else:
         first, end = file.own
         own = (ordinals >= first) & (ordinals < end)
@@ -329,7 +332,7 @@ def _mark_live(rows: Rows, ordinals: Longs, file: SpillFile, done: DoneSet) -> N
 
 
 def _read_overdue(rows: Rows, starts: Longs, data: bytes, as_of_ms: int) -> None:
-    """Topic and birth of what should have been delivered; the rest is not looked at."""
+    """Read topic and born time of overdue records; other records are not read."""
     for index in np.flatnonzero(rows.live & (rows.dues <= as_of_ms)).tolist():
         rows.overdue[index] = _topic_and_birth(data[starts[index] :])
 

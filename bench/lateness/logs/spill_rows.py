@@ -18,10 +18,10 @@ __all__ = ["spill_rows"]
 
 
 def spill_rows(storage: Storage, file: SpillFile, number: int, as_of_ms: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one file of the delay store of source ``number``, and at the end the names of its topics.
+    """Yield the rows of one file of source ``number``'s delay store, and at the end the names of its topics.
 
-    Raises `SpillMovedError` if the broker has moved the file since it was planned, StoreError or StorageError if it
-    cannot be read.
+    Raises `SpillMovedError` if the broker has removed the file since it was planned, StoreError or StorageError if the
+    file cannot be read.
     """
     topics: dict[bytes, int] = {}
     for rows in read_spill_file(storage, file, as_of_ms):

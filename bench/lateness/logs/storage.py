@@ -1,6 +1,6 @@
-"""Where logs lie: local folders with the standard library, any other URI through fsspec.
+"""Reads files of logs: local folders with the standard library, any other URI through fsspec.
 
-Executors of a cluster import this file, so fsspec is asked for only when a URI has a scheme of its own.
+Executors of a cluster import this file, so it imports fsspec only for a URI with a scheme of its own.
 """
 
 from __future__ import annotations
@@ -16,60 +16,60 @@ __all__ = ["LogMovedError", "Storage", "StorageError", "StoredFile", "file_syste
 
 AHEAD_BYTES = 8 << 20
 _LEAST_BYTES = 64 << 10
-"""What one request brings at least: a record is looked at in small pieces."""
+"""The least bytes of a request, because a record is read in small pieces."""
 _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs"}
-"""What fsspec needs for a scheme; it speaks of it in a sentence of several clauses."""
+"""The library that fsspec needs for a scheme. Our error names it; fsspec's own text is long."""
 
 
 class StorageError(Exception):
-    """Something that should be read cannot be; the text has path and reason."""
+    """A file or folder cannot be read; the text has path and reason."""
 
 
 class LogMovedError(StorageError):
-    """A log became another one while it was read: it was cut, repaired or replaced."""
+    """A log was cut, repaired or replaced while it was read."""
 
     @classmethod
     def shorter(cls, path: str, size: int, end: int) -> LogMovedError:
-        """Say that a file of ``size`` bytes ends at ``end``."""
+        """The error for a file of ``size`` bytes that now ends at ``end``."""
         why = "it was cut or replaced while it was read; run again when that is over"
         return cls(f"{path}: it had {size} bytes, and now ends at {end}: {why}")
 
 
 class StoredFile(Protocol):
-    """A file that is read by position. ``skips``: bytes that are passed over cost nothing."""
+    """A file that is read by position. ``skips``: skipping bytes costs nothing."""
 
     skips: bool
 
     def read(self, position: int, count: int) -> bytes:
-        """Bytes from a position on; fewer only at the end of the file."""
+        """Bytes from a position on; fewer only at the end of the file. Raises OSError or StorageError."""
         ...
 
     def data_end(self, size: int) -> int:
-        """A position behind which only zeros stand, as far as that is known without reading: at most ``size``."""
+        """A position behind which there are only zeros, as far as that is known without reading; at most ``size``."""
         ...
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the file."""
         ...
 
 
 class Storage(Protocol):
-    """A file system as far as a reading needs it."""
+    """The part of a file system that a reading needs."""
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Names and sizes of the files of a folder; empty if there is no such folder."""
+        """Names and sizes of the files of a folder; empty if there is no such folder. Raises StorageError."""
         ...
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is such a folder."""
+        """Whether there is such a folder. Raises StorageError."""
         ...
 
     def open(self, path: str, until: int | None = None) -> StoredFile:
-        """Open a file for reading, mostly of what stands before ``until``; StorageError if that is not possible."""
+        """Open a file for reading, mostly of the bytes before ``until``. Raises StorageError."""
         ...
 
     def peek(self, path: str, position: int, count: int) -> bytes:
-        """Some bytes of a file, and no more than these."""
+        """Read ``count`` bytes of a file, and nothing ahead. Raises StorageError."""
         ...
 
 
@@ -94,7 +94,7 @@ def storage_for(path: str, options: Mapping[str, Any] | str = "") -> Storage:
 
 
 def file_system(uri: str, options: Mapping[str, Any] | str = "") -> Any:
-    """Return fsspec's file system for a URI; StorageError where it needs what is not there."""
+    """Return fsspec's file system for a URI. Raises StorageError if a library is missing or the options are wrong."""
     values = json.loads(options) if isinstance(options, str) and options else dict(options or {})
     try:
         from fsspec.core import url_to_fs
@@ -111,7 +111,7 @@ def file_system(uri: str, options: Mapping[str, Any] | str = "") -> Any:
 
 
 def _line(error: Exception) -> str:
-    """What a library says, in one line."""
+    """The text of a library's error, in one line."""
     return " ".join(str(error).split())
 
 
@@ -183,10 +183,10 @@ class _Local:
 
 
 class _RemoteFile:
-    """Reads ahead: one request for some megabytes instead of one for each record that is looked at.
+    """Reads ahead: one request for some megabytes instead of one for each record.
 
-    What was read ahead is kept while it is wanted, so on the way through a file no bytes are asked for twice. What
-    stands behind ``until`` belongs to another reader, and is not read ahead.
+    Bytes that were read ahead are kept until they are passed, so a reader that goes through a file requests no bytes
+    twice. Bytes behind ``until`` belong to another reader and are not read ahead.
     """
 
     skips = False
@@ -203,7 +203,7 @@ class _RemoteFile:
         at = position - self._start
         if not 0 <= at <= len(self._data) or at + count > len(self._data):
             kept = self._data[at:] if 0 <= at < len(self._data) else b""
-            # One byte twice: where the object ends, a request for what is behind it would be an error.
+            # One byte is read twice: a request that begins at the end of the object would be an error.
             begin = position + max(0, len(kept) - 1)
             ahead = len(kept) + AHEAD_BYTES
             if self._until is not None:
@@ -253,7 +253,7 @@ class _Remote:
             raise StorageError(f"{path}: {_line(error)}") from error
 
     def open(self, path: str, until: int | None = None) -> StoredFile:
-        """Give a reader of a file; nothing is read yet."""
+        """Return a reader of a file; nothing is read yet."""
         return _RemoteFile(self._system, path, until)
 
     def peek(self, path: str, position: int, count: int) -> bytes:
