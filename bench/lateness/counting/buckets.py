@@ -1,16 +1,16 @@
-"""Classes of lateness: exact to the millisecond where it counts, three digits where it is an outage.
+"""Classes of lateness: exact to the millisecond below ten seconds, three digits above.
 
-An outage makes every millisecond of hours a lateness of its own: histograms with a row for each would be as large as
-the log. So what is below `EXACT_MS` either way keeps its millisecond, and beyond it a class holds all values that
-begin with the same three digits, as in an HdrHistogram::
+In an outage of hours nearly every message has a lateness of its own. Histograms with a row for each would be as large
+as the log. So values below `EXACT_MS` on both sides of zero stay exact. Beyond it, a class has all values that begin
+with the same three digits, as in an HdrHistogram::
 
     lateness ms        9,999     10,000 … 10,099    12,300 … 12,399    3,600,000 … 3,609,999
     delivered          9,999          10,099             12,399               3,609,999
     still waiting      9,999          10,000             12,300               3,600,000
 
-A class stands for what can be said for certain of it: of a delivery "at most so late", of a message that still waits
-"at least so late". The error is below 1 %, and there are at most 900 classes for each power of ten: 19,999 exact
-values and 27,000 classes for all of int64. Maxima are kept apart, and exact.
+The value of a class is a bound: a delivery was at most so late, a message that still waits is at least so late. The
+error is below 1 %. There are 900 classes for each power of ten: 19,999 exact values and 27,000 classes for all of
+int64. Maxima are kept separately, and exact.
 
 >>> import numpy as np
 >>> delivered, waiting = np.zeros(4, bool), np.ones(4, bool)
@@ -30,15 +30,15 @@ __all__ = ["EXACT_MS", "lateness_class"]
 EXACT_MS = 10_000
 """Below it, on both sides of zero, each millisecond is a class of its own."""
 _STEPS = 10 ** np.arange(2, 17, dtype=np.int64)
-"""The sizes of classes beyond `EXACT_MS`: from a hundred of them on, up to a thousand."""
+"""The widths of classes beyond `EXACT_MS`. A class of width w has values from 100 to 1,000 times w."""
 _TWO_DIGITS = 100
 _MOST = np.iinfo(np.int64).max
 
 
 def lateness_class(lateness_ms: NDArray[np.int64], waiting: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Round each lateness (ms) to what stands for its class; ``waiting`` marks messages that are not delivered yet.
+    """Round each lateness (ms) to the value of its class; ``waiting`` marks messages that are not delivered yet.
 
-    Early ones (below zero) are rounded away from zero, "at most so early"; the top class ends with int64.
+    Early ones (below zero) are rounded away from zero: at most so early. The top class ends with int64.
     """
     beyond = np.abs(lateness_ms) >= EXACT_MS
     if not beyond.any():
@@ -48,7 +48,7 @@ def lateness_class(lateness_ms: NDArray[np.int64], waiting: NDArray[np.bool_]) -
     lowest, steps = sizes.copy(), np.ones(len(sizes), np.int64)
     most = int(sizes.max())
     for step in _STEPS[most >= _STEPS * _TWO_DIGITS].tolist():
-        # Dividing by one number is cheaper than by an array of them, and an outage has two or three steps.
+        # Dividing by one number is cheaper than by an array, and an outage has only two or three widths.
         mine = sizes >= step * _TWO_DIGITS
         np.copyto(lowest, sizes // step * step, where=mine)
         np.copyto(steps, step, where=mine)

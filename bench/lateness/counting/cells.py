@@ -1,4 +1,4 @@
-"""How long the cells of time are in which a run counts lateness: as short as the run is, so that it has enough of them.
+"""The length of the cells of time in which a run counts lateness: short runs have short cells, so there are enough.
 
 ============================  =======  ==========
 messages were due within      a cell   cells

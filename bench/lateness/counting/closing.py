@@ -2,9 +2,9 @@
 
 ::
 
-    rows of a part ──► of messages finished before: deliveries are repeats, all else is passed over
+    rows of a part ──► of messages finished before: deliveries are repeats, other rows are ignored
                   └──► of the others: finished now (first delivery in a closed segment) ──► sums that are kept, ids
-                                      not yet ──► sums of this result alone, rows of closed segments kept for the next
+                                      not yet ──► sums of this result only; rows of closed segments, for the next run
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FINE = arrow_schema(FINE_SCHEMA)
 
 
 def close_and_add_up(batches: Iterable[pa.RecordBatch], choice: Choice, counted: Counted) -> Iterator[pa.RecordBatch]:
-    """Sums of `FINE_SCHEMA`, as `bench.lateness.counting.counted.Counted` says, with what is to be kept beside them."""
+    """Yield sums of `FINE_SCHEMA`, numbered as `bench.lateness.counting.counted.Counted` says, and rows to keep."""
     for found in unpacked(batches):
         if isinstance(found, dict):
             yield from _part(found, choice, counted)
@@ -52,7 +52,7 @@ def _part(rows: Columns, choice: Choice, counted: Counted) -> Iterator[pa.Record
     finished = (found["offset"] != NONE) & (found["offset"] < ends)
     ids = _ids(found, finished, counted.sources)
     mine = ids_among(rows, ids)
-    # Deliveries behind the closed segments come again in the next run, as repeats of what is finished by then.
+    # The next run reads deliveries behind the closed segments again, and counts them as repeats of finished messages.
     later = mine & delivery & ~kept
     yield from _repeats(rows, later, 0, -1)
     yield from _repeats(rows, later, counted.sources)
@@ -66,7 +66,7 @@ def _part(rows: Columns, choice: Choice, counted: Counted) -> Iterator[pa.Record
 
 
 def _repeats(rows: Columns, some: NDArray[np.bool_], shift: int, sign: int = 1) -> Iterator[pa.RecordBatch]:
-    """Deliveries that count as repeats of a message that is counted elsewhere."""
+    """Count deliveries as repeats of messages that are counted elsewhere; ``sign`` -1 takes them off again."""
     sources, times = np.unique(rows["source"][some], return_counts=True)
     if len(sources):
         values: dict[str, Any] = {"source": sources + shift, "repeated": sign * times}

@@ -1,13 +1,13 @@
 """What earlier runs have counted: up to which position, and which messages are finished.
 
 A message is finished when its first delivery is in a closed segment. No later record changes its figures: a further
-delivery is a repeat. Only the ids of finished messages are kept, to recognize them. Our broker uses consecutive ids, so
-they form ranges, with a hole for each message that waits::
+delivery is a repeat. Of finished messages only the ids are kept, to recognize repeats. Our broker uses consecutive ids,
+so they form ranges, with a hole for each message that waits::
 
     (0, 1 … 70,000) delivered, but for 512 and 9,001      ►    1-511   513-9,000   9,002-70,000
 
-Ids of Apache's messages are hashes. Each is kept, 16 bytes long. They stay in portions, as they came: the new ones of a
-night are not sorted into millions of others, and a search goes to each portion.
+Ids of Apache's messages are hashes of 16 bytes; each is kept. They stay in the portions in which they came: the new
+ones of a night are not sorted into millions of others, and a search looks into each portion.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = [
 ]
 
 CLOSED_ROWS, OPEN_ROWS = "closed", "open"
-"""Tables of `FINE_SCHEMA` beside the sums: ids that are finished now; packed rows of messages that are not."""
+"""Tables of `FINE_SCHEMA` beside the sums: ids of messages finished now; packed rows of messages that are not."""
 BY_HASH = -1
-"""Stands for the first number of an id that is a hash."""
+"""Stands in a table of ids where the first number would be, if the id is a hash."""
 
 Hashes = tuple[Longs, Longs]
-"""Both numbers of ids, in ascending order, each id once."""
+"""Both halves of ids, in ascending order, each id once."""
 
 
 def in_hash_order(high: Longs, low: Longs) -> Hashes:
@@ -52,7 +52,7 @@ def in_hash_order(high: Longs, low: Longs) -> Hashes:
 
 
 def _among(high: Longs, low: Longs, known: Hashes) -> NDArray[np.bool_]:
-    """Which ids are among the known ones: nearly always one look for each, as hashes differ in their first halves."""
+    """Which ids are among the known ones. Mostly the loop runs once, because hashes differ in their first halves."""
     found = np.zeros(len(high), np.bool_)
     at = np.searchsorted(known[0], high)
     left = np.flatnonzero(at < len(known[0]))
@@ -87,7 +87,7 @@ class FinishedIds:
         return found
 
     def plus(self, high: Longs, low: Longs) -> FinishedIds:
-        """These and more.
+        """These ids and more.
 
         >>> more = FinishedIds().plus(np.array([0, 0, 3]), np.array([5, 4, 5]))
         >>> {number: (begins.tolist(), ends.tolist()) for number, (begins, ends) in more.ranges.items()}
@@ -104,7 +104,7 @@ class FinishedIds:
         return FinishedIds(ranges, (*self.hashed, in_hash_order(high[mine], low[mine])))
 
     def rows(self) -> Iterator[tuple[int, Longs, Longs]]:
-        """As columns for a table: first number, begins, ends; of hashes `BY_HASH` and both their halves."""
+        """Yield columns for a table: first number, begins, ends; for hashes `BY_HASH` and both halves."""
         for number, (begins, ends) in sorted(self.ranges.items()):
             yield number, begins, ends
         for high, low in self.hashed:
@@ -112,7 +112,7 @@ class FinishedIds:
 
     @staticmethod
     def of(rows: Iterable[tuple[int, Longs, Longs]]) -> FinishedIds:
-        """Read them back; hashes in ascending order."""
+        """Read ids from the columns of `rows`; hashes are in ascending order."""
         ranges: dict[int, tuple[Longs, Longs]] = {}
         hashed: list[Hashes] = []
         for number, one, other in rows:
@@ -134,10 +134,10 @@ def _joined(begins: Longs, ends: Longs) -> tuple[Longs, Longs]:
 
 @dataclass(frozen=True)
 class Counted:
-    """By source number: the CommitLog position up to which all segments are closed now, and what was finished before.
+    """By source number: the CommitLog position up to which all segments are closed now, and the ids finished before.
 
-    Sums of what this run finishes bear the source's number; sums of what may change yet bear it plus the number of
-    sources.
+    Sums of messages that this run finishes have the source's number. Sums that may still change have this number plus
+    the number of sources.
     """
 
     ends: Sequence[int]
@@ -145,16 +145,16 @@ class Counted:
 
     @property
     def sources(self) -> int:
-        """How many there are."""
+        """The number of sources."""
         return len(self.ends)
 
     def in_closed(self, rows: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """Which rows stand in a segment that is closed; rows of a delay store stand in none."""
+        """Which rows of a log are in a closed segment. (The ``offset`` of a delay store's row is a version.)"""
         found: NDArray[np.bool_] = rows["offset"] < np.asarray(self.ends, np.int64)[rows["source"]]
         return found
 
     def known(self, rows: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """Which rows speak of messages that were finished before."""
+        """Which rows are about messages that were finished before."""
         return ids_among(rows, self.finished)
 
 
@@ -169,7 +169,7 @@ def ids_among(rows: Mapping[str, Any], ids: Sequence[FinishedIds]) -> NDArray[np
 
 
 def finished_rows(table: pa.Table, before: Sequence[FinishedIds]) -> list[FinishedIds]:
-    """What was finished before, and what rows of `CLOSED_ROWS` say besides."""
+    """The ids finished before, plus those in rows of `CLOSED_ROWS`."""
     found = list(before)
     packed: dict[int, list[Any]] = {}
     for source, data in zip(table["source"].to_pylist(), table["packed"].to_pylist(), strict=True):

@@ -1,8 +1,8 @@
-"""Adding up rows that are alike, with NumPy: what a row stands for becomes one number, and equal numbers meet.
+"""Adds up equal rows with NumPy: each row becomes one number, and rows with equal numbers are counted together.
 
 Each column is ranked first (`rank`): its different values in order, and for each row the place of its value among them.
-A row then is one number in a system of mixed digits, and there is an array to count in where the numbers are few, a
-sort where they are many::
+The ranks of a row are the digits of its number; each digit has a base of its own. If the numbers are small, an array
+counts them, else a sort does::
 
     key     lateness   rank of key   rank of lateness   number = 2 * rank + rank       sums
     7,301   0 ms       0             0                  0                              7,301  0 ms   2
@@ -10,7 +10,7 @@ sort where they are many::
     7,301   4 ms       0             1                  1                              7,302  0 ms   1
     7,301   0 ms       0             0                  0
 
-Cost: some 10 ns a row and column, 50 ns more where it takes a sort. Memory: the rows, twice.
+Cost: some 10 ns a row and column, 50 ns more with a sort. Memory: twice the rows.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Longs = NDArray[np.int64]
 
 _DENSE_SPAN = 16
 _DENSE_CELLS = 4
-"""So many times the rows an array may be long that is counted or looked up in, and `_SMALL` besides."""
+"""An array that counts has at most so many cells a row, plus `_SMALL`; one that looks up ranks, `_DENSE_SPAN`."""
 _SMALL = 1 << 16
 _NUMBERS_MAX = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A column: its different values in ascending order, and the place of each row's value; None: all have one."""
+    """A column: its different values in ascending order, and each row's place among them; None if all are equal."""
 
     levels: Longs
     ranks: NDArray[np.signedinteger] | None
@@ -58,14 +58,14 @@ def rank(values: Longs) -> Ranked:
     levels = _different(places, span)
     if len(levels) == span:
         return Ranked(levels + lowest, places)
-    # Only what is looked up is written: an outage has few classes of lateness in a wide span.
+    # Only the places that are read are written: an outage has few classes of lateness in a wide span.
     rank_of = np.empty(span, np.int32)
     rank_of[levels] = np.arange(len(levels), dtype=np.int32)
     return Ranked(levels + lowest, rank_of[places])
 
 
 def _different(numbers: Longs, cells: int) -> Longs:
-    """The different ones of numbers below ``cells``, in ascending order: a byte a cell, no sort."""
+    """The different numbers among some below ``cells``, in ascending order: a byte a cell, no sort."""
     seen = np.zeros(cells, np.bool_)
     seen[numbers] = True
     return np.flatnonzero(seen)
@@ -111,7 +111,7 @@ def group(
 
 
 def _by_order(columns: Sequence[Ranked], rows: int, weights: Sequence[Longs | None]) -> tuple[list[Longs], list[Longs]]:
-    """`group` where the numbers would not fit into 64 bits."""
+    """`group` for rows whose numbers do not fit into 64 bits."""
     ranks = [np.zeros(rows, np.int64) if column.ranks is None else column.ranks for column in columns]
     order = np.lexsort(ranks[::-1])
     fresh = np.ones(rows, np.bool_)

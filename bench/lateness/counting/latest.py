@@ -1,8 +1,8 @@
 """Finds the hundred latest messages and reads their records.
 
-Each part of a log gives its own hundred, which contain those of the whole. Only numbers are passed on. When the hundred
-are known, their records are read from the log by position. Equally late messages are ordered by due time, then by id,
-so every engine finds the same, with any number of parts.
+Each part of a log gives its own hundred; the hundred of the whole log are among these. Parts pass on only numbers. When
+the hundred are known, their records are read from the log by position. Equally late messages are ordered by due time,
+then by id. So every engine finds the same messages, with any number of parts.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from remoting.messages.properties import get_property
 __all__ = ["LATE_MOST", "LATE_ROWS", "in_order", "late_rows", "latest_messages", "said_of"]
 
 LATE_ROWS = "late"
-"""Beside the names of histograms: what a row of `FINE_SCHEMA` may belong to."""
+"""A table of `FINE_SCHEMA` beside the histograms."""
 LATE_MOST = 100
 _LETTERS_MOST = 200
-"""Of keys and topics: whoever wrote a longer one is known by its beginning."""
+"""Longer keys and topics are cut."""
 _RECORD_MOST = 16 << 20
 _PEEK_BYTES = 4 << 10
 _PLACE = RECORD.picked("size", "position")
@@ -40,7 +40,7 @@ _SIGN = 1 << 63
 
 
 def late_rows(source: int, found: Columns, waiting: Any) -> pa.RecordBatch:
-    """The latest messages of one part and source, as a row with a line for each; only those that were late at all."""
+    """The latest messages of one part and source: one row, with a line for each message that was late at all."""
     late = found["lateness_ms"]
     kept = _first(-late, np.flatnonzero(late > 0), LATE_MOST)
     kept = _of_last(kept, -late, found["due_ms"])
@@ -55,7 +55,7 @@ def late_rows(source: int, found: Columns, waiting: Any) -> pa.RecordBatch:
 
 
 def _first(values: Longs, places: Longs, most: int) -> Longs:
-    """Those of ``places`` with the smallest values, and all that equal the last of them."""
+    """The ``most`` of ``places`` with the smallest values, and all whose value equals the last of these."""
     if len(places) <= most:
         return places
     some = values[places]
@@ -64,7 +64,7 @@ def _first(values: Longs, places: Longs, most: int) -> Longs:
 
 
 def _of_last(kept: Longs, values: Longs, dues: Longs) -> Longs:
-    """The same without those that are certainly too many: of the last value, only those due first."""
+    """Reduce ``kept``, which may be far more than `LATE_MOST`: of its largest value, keep only those due first."""
     if len(kept) <= LATE_MOST:
         return kept
     last = values[kept] == values[kept].max()
@@ -73,13 +73,13 @@ def _of_last(kept: Longs, values: Longs, dues: Longs) -> Longs:
 
 
 def in_order(line: str) -> tuple[int, int, str]:
-    """By what the lines of one source are sorted: the latest first."""
+    """The sort key for the lines of one source, which puts the latest first."""
     late, due, _, _, _, digits = line.split(" ")
     return -int(late), int(due), digits
 
 
 def said_of(source: LogSource, plan: LogPlan, place: int) -> tuple[str | None, str | None, str | None]:
-    """Topic, key and message id of the record at a position of the CommitLog, as far as it can be read."""
+    """Topic, key and message id of the record at a position of the CommitLog; None for what cannot be read."""
     topic, key, unique = _said(_record(source, plan, place))
     return _cut(topic), _cut(key), _cut(unique)
 
@@ -91,9 +91,9 @@ def latest_messages(
     topics: Mapping[int, str],
     said: Mapping[tuple[int, int], Sequence[str | None]] | None = None,
 ) -> list[dict[str, Any]]:
-    """The latest of all parts, with what their records say, as ``summary.json`` has them.
+    """The latest messages of all parts, with topic, key and id from their records, in the form of ``summary.json``.
 
-    ``said``: what earlier runs have read of records, by source number and place.
+    ``said``: what earlier runs have read from records, by source number and place.
     """
     lines = [(row["source"], *line.split(" ")) for row in rows for line in row["text"].splitlines()]
     parts = [(number, *map(int, numbers), digits) for number, *numbers, digits in lines]
@@ -125,7 +125,7 @@ def _cut(words: str | None) -> str | None:
 
 
 def _record(source: LogSource, plan: LogPlan, position: int) -> bytes | None:
-    """The record at a position of the CommitLog; None if it cannot be read any more: the log may be cut meanwhile."""
+    """The record at a position of the CommitLog; None if it cannot be read, because the log was cut, for example."""
     segment = next((one for one in plan.segments if one.base <= position < one.base + one.size), None)
     if segment is None:
         return None
@@ -136,21 +136,21 @@ def _record(source: LogSource, plan: LogPlan, position: int) -> bytes | None:
 
 
 def _read(source: LogSource, segment: LogSegment, at: int) -> bytes | None:
-    """Bytes of a record: one request for nearly every one, and never what lies behind it by the megabyte."""
+    """Bytes of a record: mostly one small request, and no megabytes are read ahead."""
     storage = storage_for(source.path, source.storage)
     data = storage.peek(segment.path, at, min(_PEEK_BYTES, segment.size - at))
     if len(data) < _PLACE.size:
         return None
     size, place = _PLACE.unpack_from(data)
     if not 0 < size <= _RECORD_MOST or place != segment.base + at:
-        return None  # a record names its own place: what stands there now is another one, or none
+        return None  # a record has its own position in it, so this is another record, or none
     if size > len(data):
         data += storage.peek(segment.path, at + len(data), min(size, segment.size - at) - len(data))
     return data[:size]
 
 
 def _said(record: bytes | None) -> tuple[str | None, str | None, str | None]:
-    """Topic, key and message id that a record names; none of a record that is not readable."""
+    """Topic, key and message id in a record; None each if it is not readable."""
     if record is None:
         return None, None, None
     try:

@@ -1,4 +1,4 @@
-"""Merges the sums of parts into those of the whole. Only then the class of each second is known.
+"""Merges the sums of parts into sums of the whole, which tell the class of each second.
 
 ::
 
@@ -6,10 +6,10 @@
                         ├─────► due in each second ──► marks: its class, seconds since a hot one
     pairs of second and lateness, by part ───────────────┴──► spread ──► merge ──► due_in_second, after_hot
 
-A second's class is known when all parts have counted it; the pairs wait for that, packed to a few bytes each, and are
-gone through a second time. So nothing has a row for each second *and* lateness, of which an outage has as many as
-messages. What comes together in one place is bounded: groups, and 10 bytes for each second in which something was due
-(31,536,000 a year).
+The class of a second is known when all parts have counted it. Until then the pairs wait, packed to a few bytes each;
+then they are read a second time. So there is never a row for each second *and* lateness: an outage has as many of these
+as messages. What one process holds is bounded: groups, and 10 bytes for each second with due messages (31,536,000 a
+year).
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ __all__ = [
 
 _FINE = arrow_schema(FINE_SCHEMA)
 _ROWS_AT_ONCE = 1 << 20
-"""So many sums are held before those that are alike become one."""
+"""So many sums are held before equal groups are added up."""
 _TIMES_LARGER = 4
-"""So many times larger than what it is added to a part has to be to be left as it is, but for some keys."""
+"""A part that is so many times larger than the others together is not grouped again, except for their keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What is known of the seconds of one source when all are counted; arrays by second, in ascending order."""
+    """The class of each second of one source, and how long it came after a hot one; arrays by second, ascending."""
 
     seconds: Longs
     due_class: Longs
     after_hot: NDArray[np.int8]
     hot_from: int
     cell_s: int
-    """How long the cells of time of all sources are."""
+    """The length of the cells of time, for all sources."""
 
 
 def merge(batches: Iterable[pa.RecordBatch], pairs: bool = False) -> Iterator[pa.RecordBatch]:
-    """Make one of sums that are alike; rows that hold no sums stay what they are, and so do pairs, unless asked for."""
+    """Add up the sums of equal groups. Rows without sums stay as they are; so do pairs, unless ``pairs`` is set."""
     held: dict[tuple[int, str, int], list[dict[str, Longs]]] = {}
     for batch in batches:
         summed = pc.is_valid(batch["packed"])
@@ -72,7 +72,7 @@ def merge(batches: Iterable[pa.RecordBatch], pairs: bool = False) -> Iterator[pa
             summed = pc.and_(summed, pc.not_equal(batch["table"], PAIR_ROWS))
         others = batch.filter(pc.invert(summed))
         if len(others):
-            # Spark's schema says of some columns that they have no nulls; what goes back has to be ours.
+            # In Spark's schema some columns cannot have nulls; the rows that go back must have our schema.
             yield pa.RecordBatch.from_arrays(others.columns, schema=_FINE)
         some = batch.filter(summed)
         for row, packed in enumerate(some["packed"]):
@@ -88,7 +88,7 @@ def merge(batches: Iterable[pa.RecordBatch], pairs: bool = False) -> Iterator[pa
 
 
 def added_up(parts: list[dict[str, Longs]]) -> dict[str, Longs]:
-    """Make one of sums of one table and source, given as columns in ascending order; takes them out of the list."""
+    """Add up sums of one table and source, given as columns in ascending order; empties the list, to free memory."""
     if len(parts) == 1:
         return parts[0]
     found = _put_among(parts) or _grouped(parts)
@@ -104,8 +104,8 @@ def _grouped(parts: list[dict[str, Longs]]) -> dict[str, Longs]:
 
 
 def _put_among(parts: list[dict[str, Longs]]) -> dict[str, Longs] | None:
-    """`added_up` where one part is by far the largest, and the others have few of its keys: a night's minutes beside
-    those of a year. Only rows of these keys are grouped, the others stay as they are. None where it does not pay."""
+    """`added_up` for one part that is by far the largest and others with few of its keys: a night's minutes and those
+    of a year. Only rows with these keys are grouped; the others are copied. None if this does not pay."""
     most = max(parts, key=lambda part: len(part["count"]))
     others = [part for part in parts if part is not most]
     keys = most["key"]
@@ -132,7 +132,7 @@ def _put_among(parts: list[dict[str, Longs]]) -> dict[str, Longs] | None:
 
 
 def marks_of(merged: pa.Table) -> dict[int, Marks]:
-    """The marks of each source, from sums that were merged."""
+    """The marks of each source, from merged sums."""
     found: dict[int, list[dict[str, Longs]]] = {}
     rows = merged.filter(pc.equal(merged["table"], SECOND_ROWS))
     for source, packed in zip(rows["source"].to_pylist(), rows["packed"].to_pylist(), strict=True):
@@ -149,13 +149,13 @@ def _marks(dues: Mapping[str, Longs], cell_s: int) -> Marks:
 
 
 def hot_limit(due: int, seconds: int) -> int:
-    """From how many messages on a second is hot, if so many were due in so many different seconds."""
+    """The number of messages that makes a second hot, if ``due`` messages were due in ``seconds`` different seconds."""
     return max(int(np.ceil(due / seconds * HOT_TIMES_MEAN)), HOT_AT_LEAST)
 
 
 def marks_by(seconds: Longs, due: Longs, hot_from: int, cell_s: int, before: NDArray[np.int64] | None = None) -> Marks:
-    """The marks of some seconds (ascending) by how many messages were due in each; ``before``: hot seconds that came
-    before all of them (ascending)."""
+    """The marks of some seconds (ascending), from the number of messages due in each; ``before``: earlier hot seconds
+    (ascending)."""
     hot = seconds[due >= hot_from]
     if before is not None:
         hot = np.concatenate([before, hot])
@@ -167,7 +167,7 @@ def marks_by(seconds: Longs, due: Longs, hot_from: int, cell_s: int, before: NDA
 
 
 def spread(batches: Iterable[pa.RecordBatch], marks: Mapping[int, Marks], buckets: int = 1) -> Iterator[pa.RecordBatch]:
-    """Sums by what is known of seconds, from pairs of second and lateness; other rows are passed over."""
+    """Turn pairs of second and lateness into sums by the class of the second; other rows are ignored."""
     for batch in batches:
         pairs = batch.filter(pc.equal(batch["table"], PAIR_ROWS))
         for source, packed in zip(pairs["source"].to_pylist(), pairs["packed"].to_pylist(), strict=True):
@@ -176,7 +176,7 @@ def spread(batches: Iterable[pa.RecordBatch], marks: Mapping[int, Marks], bucket
 
 def spread_one(source: int, columns: Mapping[str, Longs], marks: Marks, buckets: int = 1) -> Iterator[pa.RecordBatch]:
     """`spread` for the pairs of one source, in the order of their seconds."""
-    # Pairs are in the order of their seconds, so few seconds are looked up, however many pairs.
+    # Pairs are in the order of their seconds, so each second is looked up once, however many pairs it has.
     fresh = np.ones(len(columns["key"]), np.bool_)
     np.not_equal(columns["key"][1:], columns["key"][:-1], out=fresh[1:])
     starts = np.flatnonzero(fresh)
@@ -184,7 +184,7 @@ def spread_one(source: int, columns: Mapping[str, Longs], marks: Marks, buckets:
     times = np.diff(starts, append=len(fresh))
     late = {name: rank(columns[name]) for name in ("lateness_ms", "censored")}
     known: dict[str, NDArray[Any]] = {DUE_IN_SECOND: marks.due_class[places], AFTER_HOT: marks.after_hot[places]}
-    if marks.cell_s < MINUTE_S:  # else they are the minutes, which are counted anyway
+    if marks.cell_s < MINUTE_S:  # cells of a minute are the table by minute
         known[CELL] = columns["key"][starts] // marks.cell_s * marks.cell_s * 1_000
     for table, values in known.items():
         some = rank(values.astype(np.int64))
@@ -194,13 +194,13 @@ def spread_one(source: int, columns: Mapping[str, Longs], marks: Marks, buckets:
 
 
 def hot_rows(marks: Mapping[int, Marks]) -> pa.Table:
-    """A row for each source: from how many messages on a second is hot (key), how many seconds a cell has (count)."""
+    """A row for each source: the number of messages that makes a second hot (key), the seconds of a cell (count)."""
     cell_s = next((some.cell_s for some in marks.values()), MINUTE_S)
     return limit_rows({source: some.hot_from for source, some in marks.items()}, cell_s)
 
 
 def limit_rows(limits: Mapping[int, int], cell_s: int) -> pa.Table:
-    """`hot_rows` from the limits by source and the length of a cell."""
+    """`hot_rows` from the limit of each source and the length of a cell."""
     values: dict[str, list[Any]] = {name: [None] * len(limits) for name in _FINE.names}
     values |= {"source": list(limits), "table": [HOT_ROWS] * len(limits)}
     values |= {"key": list(limits.values()), "count": [cell_s] * len(limits)}
@@ -208,7 +208,7 @@ def limit_rows(limits: Mapping[int, int], cell_s: int) -> pa.Table:
 
 
 def finish(parts: pa.Table) -> pa.Table:
-    """All results of a run from the sums of its parts, where these fit into the memory of one process."""
+    """All results of a run from the sums of its parts, if they fit into the memory of one process."""
     merged = pa.Table.from_batches(merge(parts.to_batches()), _FINE)
     marks = marks_of(merged)
     by_second = pa.Table.from_batches(merge(spread(merged.to_batches(), marks)), _FINE)

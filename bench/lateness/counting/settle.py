@@ -1,16 +1,16 @@
 """Determines the state of each message, and counts messages by figure: NumPy over the rows of one part.
 
-A part (`bench.lateness.logs.packing`) has all rows of its ids, from logs and delay stores. Where each id comes once,
-each row is a message, in any order. Otherwise the rows are sorted by id and position, so those of each message are
-neighbours. Its state follows from sums, first and last rows of these groups::
+A part (`bench.lateness.logs.packing`) has all rows of its ids, from logs and delay stores. If each id occurs once, each
+row is a message, in any order. Otherwise the rows are sorted by id and position, so those of each message are
+neighbours. The state of a message follows from sums, first and last rows of its group::
 
     source, id     position   stage       due          state      store_ms   due_ms
     0, 71          12,000     ACCEPTED    null
     0, 71          90,300     DELIVERED   1,000    ►   delivered  1,004      1,000     1 repeat: the first one counts
     0, 71          91,500     DELIVERED   1,000
-    0, 72          3          LIVE        5,000    ►   overdue    null       5,000     if it is later than 5,000 now
+    0, 72          3          LIVE        5,000    ►   overdue    null       5,000     if the reading is after 5,000
 
-Cost: one sort of a part, less than a microsecond a message for all of it. Memory: a part, some times over.
+Cost: one sort of a part; in all less than a microsecond a message. Memory: several times the part.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ __all__ = [
 ]
 
 COUNT_ROWS, NOTE_ROWS, SECOND_ROWS, PAIR_ROWS, LATEST_ROWS = "counts", "notes", "second", "pairs", "latest"
-"""Beside the names of histograms: what a row of `FINE_SCHEMA` may belong to. Of a second that is how many messages were
-due in it; pairs are sums by second and lateness, which `bench.lateness.counting.merging` needs and drops."""
+"""Tables of `FINE_SCHEMA` beside the histograms. `SECOND_ROWS` have the number of messages due in a second. `PAIR_ROWS`
+are sums by second and lateness, which `bench.lateness.counting.merging` uses and drops."""
 STATES = ("delivered", "pending", "overdue", "lost", "cancelled", "unknown", "undated", "outside")
 _ROWS_AT_ONCE = 1 << 20
 _SPAN_MOST = 64
-"""So many times as wide as their count ids may lie for a table of which were seen: a byte for each that may be."""
+"""A table of seen ids has a byte for each number in their range. It is used if the range is at most this many times the
+number of ids."""
 BOUNDS = np.array([0, *(step * 10**power for power in range(18) for step in (1, 2, 5))])
 
 _OVERDUE = STATES.index("overdue")
@@ -68,7 +69,7 @@ _MINUTE_MS = 60_000
 
 @dataclass(frozen=True)
 class Choice:
-    """What of a reading counts: the moment that parts pending from overdue, and bounds of the due time (epoch ms).
+    """Selects messages: the moment that separates pending from overdue, and bounds of the due time (epoch ms).
 
     ``given_back`` are the numbers of sources in which a finished message may have left no trace.
     """
@@ -89,7 +90,7 @@ class Choice:
 
 
 def settle(batches: Iterable[pa.RecordBatch], choice: Choice) -> Iterator[pa.RecordBatch]:
-    """One row of `MESSAGE_SCHEMA` for each message of a part, given as batches of `PACKED_SCHEMA`; notes stay."""
+    """Yield a row of `MESSAGE_SCHEMA` for each message and note of a part, from batches of `PACKED_SCHEMA`."""
     for found in _settled(batches, choice):
         yield _message_rows(found) if isinstance(found, dict) else found
 
@@ -127,7 +128,7 @@ def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | Col
 
 
 def _once(notes: pa.RecordBatch, named: set[tuple[int, str]]) -> pa.RecordBatch:
-    """Notes without the names of topics that were there before: each task that reads a log tells all that it met."""
+    """Notes without topic names that other notes gave before: each task that reads a log notes all names it finds."""
     kept = []
     for stage, source, text in zip(*(notes[name].to_pylist() for name in ("stage", "source", "text")), strict=True):
         kept.append(stage != TOPIC_NAME or (source, text) not in named)
@@ -137,7 +138,7 @@ def _once(notes: pa.RecordBatch, named: set[tuple[int, str]]) -> pa.RecordBatch:
 
 
 def _in_order(rows: Columns) -> NDArray[np.intp]:
-    """The order by source, id and position; where ids come once, as nearly all do in a busy log, one sort finds it."""
+    """The order by source, id and position. If each id occurs once, as in most busy logs, one sort is enough."""
     if all(rows[name].min() == rows[name].max() for name in ("source", "id_hi")):
         order = np.argsort(rows["id_lo"])
         numbers = rows["id_lo"][order]
@@ -147,7 +148,10 @@ def _in_order(rows: Columns) -> NDArray[np.intp]:
 
 
 def _come_once(rows: Columns) -> bool:
-    """Whether each id comes once, told without a sort: a broker of ours gives numbers one after the other."""
+    """Whether each id occurs once, found without a sort: a broker of ours gives consecutive ids.
+
+    False also if the ids are too far apart for a table of those that were seen.
+    """
     if any(rows[name].min() != rows[name].max() for name in ("source", "id_hi")):
         return False
     numbers = rows["id_lo"]
@@ -161,7 +165,9 @@ def _come_once(rows: Columns) -> bool:
 
 
 def messages_of(rows: Columns, choice: Choice) -> Columns:
-    """What became of each message; ``state`` is the place in `STATES`, `NONE` stands for null."""
+    """The state of each message, a place in `STATES`, and its figures; `NONE` stands for null."""
+    # ``reduceat`` reduces the rows of each message, which begin at ``starts``. A row that does not exist has the place
+    # ``count`` or -1: both select the element that ``np.append`` adds.
     count = len(rows["stage"])
     starts = np.arange(count)
     if not _come_once(rows):
@@ -177,14 +183,13 @@ def messages_of(rows: Columns, choice: Choice) -> Columns:
     delivery = stage == DELIVERED
     first = np.minimum.reduceat(np.where(delivery, place, count), starts)
     lives = np.maximum.reduceat(np.where(stage == LIVE, place, -1), starts)
-    # Behind the first delivery nothing speaks of this message: a sender may have used its key again.
+    # Rows behind the first delivery are not about this message: a sender may have used its key again.
     told = place <= np.repeat(first, np.diff(starts, append=count))
     accepted = np.minimum.reduceat(np.where(((stage == ACCEPTED) | (stage == SEEN)) & told, place, count), starts)
     stored = np.minimum.reduceat(np.where(stage == ACCEPTED, place, count), starts)
     waits = np.maximum.reduceat((stage == ACCEPTED) | (stage == LIVE), starts)
     cancels = np.maximum.reduceat(stage == CANCELLED, starts)
     deliveries = np.add.reduceat(delivery.astype(np.int64), starts)
-    # One place more, for what is not there.
     dues = np.append(rows["due_ms"], NONE)
     due_ms = dues[first]
     for other in (lives, accepted):
@@ -221,7 +226,7 @@ def messages_of(rows: Columns, choice: Choice) -> Columns:
 
 
 def _highest(rows: Columns, told: NDArray[np.bool_], starts: NDArray[np.intp]) -> Columns:
-    """What is the same in all rows of a message that know it, from those that are ``told``."""
+    """Figures that are equal in all rows of a message that have them, from the rows in ``told``."""
     return {
         name: np.maximum.reduceat(np.where(told, rows[name], np.iinfo(rows[name].dtype).min), starts)
         for name in ("kind", "level", "topic_id", "requested_ms")
@@ -263,7 +268,7 @@ def _columns_of(found: pa.Table) -> Columns:
 
 
 def sums_of(found: Columns, buckets: int = 1) -> Iterator[pa.RecordBatch]:
-    """Add up what `messages_of` has found."""
+    """Add up the messages that `messages_of` returned."""
     sources = found["source"]
     for source in np.unique(sources).tolist():
         mine = sources == source
@@ -293,7 +298,7 @@ def _counts(source: int, found: Columns) -> pa.RecordBatch:
 
 
 def _latest(source: int, found: Columns) -> pa.RecordBatch:
-    """The exact largest lateness, of what was delivered and of what still waits."""
+    """The exact largest lateness of delivered messages, and of overdue ones."""
     waiting = found["state"] == _OVERDUE
     most = {kind: int(found["lateness_ms"][waiting == kind].max()) for kind in set(np.unique(waiting).tolist())}
     values: dict[str, Any] = {"source": [source] * len(most), "table": [LATEST_ROWS] * len(most)}
@@ -302,7 +307,7 @@ def _latest(source: int, found: Columns) -> pa.RecordBatch:
 
 
 def _histograms(source: int, found: Columns, buckets: int) -> Iterator[pa.RecordBatch]:
-    """Each grouping's sums; of the seconds how many were due, and the pairs that wait for that sum."""
+    """Sums by each grouping; the messages due in each second, and the pairs that wait for their total."""
     waiting = found["state"] == _OVERDUE
     rows = len(waiting)
     late = {
@@ -326,7 +331,7 @@ def _histograms(source: int, found: Columns, buckets: int) -> Iterator[pa.Record
 
 
 def _delay_classes(requested_ms: Longs) -> Ranked:
-    """The lower bounds of the classes 0, 1, 2, 5, 10, 20, 50, … that the delays belong to; `NONE` stays."""
+    """The lower bound of each delay's class (0, 1, 2, 5, 10, 20, 50, …); `NONE` stays."""
     ranked = rank(requested_ms)
     classes = BOUNDS[np.maximum(np.searchsorted(BOUNDS, ranked.levels, side="right") - 1, 0)]
     classes = np.where(ranked.levels == NONE, NONE, classes)
@@ -335,7 +340,7 @@ def _delay_classes(requested_ms: Longs) -> Ranked:
 
 
 def note_rows(found: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Notes on their way beside sums."""
+    """Turn notes into rows of `FINE_SCHEMA`, which travel with the sums."""
     if not len(found):
         return
     values = {name: found.column(name) for name in ("source", "topic_id", "text")}

@@ -1,9 +1,9 @@
-"""Sums of messages on their way between tasks: a table of some part of the log is one row of bytes.
+"""Packs sums for the way between tasks: the sums of one table and part are one row of bytes.
 
-In an outage the sums of a part are nearly as many as its messages: each has a lateness and a millisecond of its own.
-As rows of a table each would be an object to Spark, and eleven values of Arrow here. So the sums of one table and
-source travel as one value: the columns of `SUM_COLUMNS` one after the other, each as the distance from its smallest
-value in as few bytes as the largest distance needs, none where all are equal::
+In an outage a part has nearly as many sums as messages, because each message has a lateness and a millisecond of its
+own. As a row of a table, each sum would be an object to Spark and eleven values of Arrow. So the sums of one table and
+source travel as one value: the columns of `SUM_COLUMNS` one after the other. A column has the distances from its
+smallest value, in as few bytes as the largest distance needs; it takes none if all are equal::
 
     rows | smallest, width | smallest, width | … | distances × rows | distances × rows | …
 
@@ -27,11 +27,11 @@ from bench.lateness.logs.schemas import FINE_SCHEMA, arrow_schema, make_batch
 __all__ = ["HOT_AT_LEAST", "HOT_ROWS", "HOT_TIMES_MEAN", "SUM_COLUMNS", "decode", "encode", "sum_rows", "sums_by"]
 
 HOT_ROWS = "hot"
-"""What a row of the results may belong to, beside histograms and the names in `bench.lateness.counting.settle`."""
+"""A table of the results, beside histograms and the tables in `bench.lateness.counting.settle`."""
 HOT_TIMES_MEAN = 5
 HOT_AT_LEAST = 100
 SUM_COLUMNS = ("key", "topic_id", "kind", "level", "lateness_ms", "censored", "count")
-"""The group of a sum, and how many messages it holds; `bench.lateness.logs.packing.NONE` stands for null."""
+"""The group of a sum, and its number of messages; `bench.lateness.logs.packing.NONE` stands for null."""
 
 _ROWS, _COLUMN = Struct("<q"), Struct("<qB")
 _WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -40,7 +40,7 @@ _MIX = 7_919
 
 
 def encode(columns: Mapping[str, Longs]) -> bytes:
-    """Write sums, at least one."""
+    """Write sums; there is at least one."""
     first = columns[SUM_COLUMNS[0]]
     heads, bodies = [_ROWS.pack(len(first))], []
     for name in SUM_COLUMNS:
@@ -49,14 +49,14 @@ def encode(columns: Mapping[str, Longs]) -> bytes:
         width = 0
         if highest > lowest:
             width = next(size for size in _WIDTHS if highest - lowest < 1 << (8 * size))
-            # Distances beyond 63 bits wrap round, and back when they are read.
+            # Distances of more than 63 bits wrap around, and back again in `decode`.
             bodies.append((values - lowest).astype(_WIDTHS[width]).tobytes())
         heads.append(_COLUMN.pack(lowest, width))
     return b"".join((*heads, *bodies))
 
 
 def decode(data: bytes) -> dict[str, Longs]:
-    """Read them back."""
+    """Read sums back."""
     (rows,) = _ROWS.unpack_from(data)
     at = _ROWS.size + _COLUMN.size * len(SUM_COLUMNS)
     columns: dict[str, Longs] = {}
@@ -71,7 +71,7 @@ def decode(data: bytes) -> dict[str, Longs]:
 
 
 def sum_rows(source: int, table: str, sums: Mapping[str, Longs], bucket: int = 0) -> pa.RecordBatch:
-    """A row of `FINE_SCHEMA` with these sums; of columns that are not among them every value is null."""
+    """A row of `FINE_SCHEMA` with these sums; columns that they do not have are null."""
     none = np.full(len(sums["count"]), NONE)
     packed = encode({name: sums.get(name, none) for name in SUM_COLUMNS})
     return make_batch(_FINE, {"source": [source], "table": [table], "bucket": [bucket], "packed": [packed]}, 1)
@@ -80,7 +80,7 @@ def sum_rows(source: int, table: str, sums: Mapping[str, Longs], bucket: int = 0
 def sums_by(
     source: int, table: str, columns: Mapping[str, Ranked], rows: int, buckets: int, weights: Longs | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The sums of one table by ``columns``, a row for each bucket that they go to: groups that are alike go to one."""
+    """Yield the sums of one table by ``columns``, a row for each bucket; equal groups of all parts go to one bucket."""
     values, (count,) = group(list(columns.values()), rows, (weights,))
     sums = dict(zip(columns, values, strict=True)) | {"count": count}
     if buckets == 1:

@@ -1,6 +1,6 @@
-"""One table with all results of a run, as an engine answers it, taken apart into histograms, counts and notes.
+"""Splits the table with all results of a run, as an engine returns it, into histograms, counts and notes.
 
-Only groups are here. Names of sources and topics are put in for their numbers at this point: few, and known by now.
+Here the numbers of sources and topics are replaced by names, which are known by now.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LEVEL = 2
 
 @dataclass(slots=True)
 class Parts:
-    """What one run found.
+    """The results of one run.
 
-    ``cell_s``: how many seconds a cell of `CELL` has; ``late``: the latest messages of each part;
-    ``tables``: histograms by name; ``hot``: the limit of a hot second by source name; ``latest``: the exact largest
-    lateness by source name and whether the message still waits; ``counts`` and ``notes``: rows as dictionaries.
+    ``cell_s``: seconds of a cell of `CELL`; ``late``: the latest messages of each part; ``tables``: histograms by name;
+    ``hot``: the limit of a hot second by source name; ``latest``: the exact largest lateness by (source name, whether
+    the message still waits); ``counts`` and ``notes``: rows as dictionaries.
     """
 
     tables: dict[str, pa.Table]
@@ -47,7 +47,7 @@ class Parts:
 
     @property
     def topics(self) -> dict[int, str]:
-        """The names of topics among the notes; of two with one number, the first in order."""
+        """Number to name of each topic in the notes; of two names with one number, the first in order."""
         named = [(row["topic_id"], row["text"]) for row in self.notes if row["stage"] == TOPIC_NAME]
         return dict(sorted(named, reverse=True))
 
@@ -55,10 +55,10 @@ class Parts:
 def take_apart(
     whole: pa.Table, names: Sequence[str], wanted: Sequence[str] = (), topics: Mapping[int, str] | None = None
 ) -> Parts:
-    """Take apart what `bench.lateness.counting.merging.finish` gave; ``names``: of the sources; ``wanted``: tables,
-    empty: all.
+    """Split the result of `bench.lateness.counting.merging.finish`.
 
-    ``topics`` by number, where another run of the same logs knows them; None: they are among the notes.
+    ``names`` are those of the sources. ``wanted`` are the histograms to return; empty: all. ``topics``: names by number
+    from another result of the same logs; None: they are among the notes.
     """
     by_table = {name: whole.filter(pc.equal(whole["table"], name)) for name in pc.unique(whole["table"]).to_pylist()}
     none = whole.slice(0, 0)
@@ -106,14 +106,14 @@ def _histogram(name: str, rows: pa.Table, names: Sequence[str], topics: Mapping[
     columns |= {"lateness_ms": pa.array(found["lateness_ms"]), "count": pa.array(found["count"])}
     table = pa.table({**columns, "censored": pa.array(found["censored"].astype(np.bool_))})
     if name != TOPIC:
-        return table  # each group once; only of topics two may have one name
+        return table  # each group occurs once; only two topics may have the same name
     groups = [column for column in table.column_names if column != "count"]
     added = table.group_by(groups).aggregate([("count", "sum")])
     return added.rename_columns([*groups, "count"]).select(table.column_names)
 
 
 def _named(numbers: NDArray[np.int64], names: Mapping[int, str]) -> pa.Array:
-    """Each number's name; empty where it has none."""
+    """The name of each number; empty if it has none."""
     if not len(numbers):
         return pa.array([], pa.string())
     ranked = rank(numbers)
