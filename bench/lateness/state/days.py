@@ -1,19 +1,20 @@
-"""Sums by second, kept by the day in which messages were due: a run adds up only days that something has touched.
+"""Keeps sums by second in a file for each day of due times, so that a run adds up only the days that it touches.
 
-How crowded a second was, and how long after a hot one it came, is known when all messages are counted. But the first
-is a matter of that second alone, and the second one of a single number for each source, the limit from which on a
-second is hot. So what a day adds to the tables by second stays as it is as long as
+The tables by second need two figures of each second: how many messages were due in it, and how long it came after a hot
+second. The first depends on that second alone. The other depends on the ten seconds before, and on one number for each
+source: the limit from which a second is hot. So a day's part of these tables stays right as long as
 
-- nothing is counted that was due in it, or in the ten seconds before it, and
+- no message is counted that was due in it, or in the ten seconds before it, and
 - the limit stays between the same two neighbours among the counts of its seconds::
 
       messages due in a second    1 … 80    212        900        of the day, and of the ten seconds before it
       limit                                    ├────────┤         above 212, up to 900: the same seconds are hot
 
-The pairs (sums by second and lateness) of such a day are not read. The others are added up from their pairs. Where all
-messages were due within 2.5 hours a result has cells shorter than a minute; then all days, at most two, are added up.
+The pairs (sums by second and lateness) of such a day are not read. The parts of other days are added up from their
+pairs. If all messages were due within 2.5 hours, a result has cells shorter than a minute. Then all days, at most two,
+are added up.
 
-Cost: some 40 ms of processor time for a day of 100,000 pairs that is touched, 0.1 ms for one that is not.
+Cost: some 40 ms of processor time for a day of 100,000 pairs that is touched, 0.1 ms for another day.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _NO_LIMIT = (1 << 63) - 1
 _FINE = arrow_schema(FINE_SCHEMA)
 
 Place = tuple[int, int]
-"""Number of a source, and of a day since 1970 (UTC)."""
+"""Number of a source, and days since 1970 (UTC)."""
 Tail = list[tuple[int, int]]
 """Seconds, in ascending order, and how many messages were due in each."""
 Sums = dict[str, Longs]
@@ -52,8 +53,8 @@ Sums = dict[str, Longs]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many seconds of a day had messages, and how many messages; the first and last such second; the counts of the
-    last ten seconds of the day."""
+    """A day: the number of seconds with due messages, the number of messages, the first and last of these seconds, and
+    the counts of the last ten seconds of the day."""
 
     seconds: int
     due: int
@@ -64,8 +65,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a day of a source adds to the tables by second, and for how long: while the seconds before it have the
-    counts ``before``, and the limit of a hot second is above ``above`` and at most ``upto``."""
+    """A day's part of the tables by second, for one source (``rows``). It is right while the seconds before the day
+    have the counts ``before``, and the limit of a hot second is above ``above`` and at most ``upto``."""
 
     shape: Shape
     before: Tail
@@ -74,14 +75,13 @@ class Settled:
     rows: list[pa.RecordBatch]
 
     def holds(self, limit: int, before: Tail) -> bool:
-        """Whether it is still right."""
+        """Whether the part is right for this limit and these seconds before."""
         return self.above < limit <= self.upto and self.before == before
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """``rows`` belong to the result; ``settled`` and ``files`` (pairs by day, of days that have changed) are for the
-    next run."""
+    """``rows`` are for the result; ``settled`` and ``files`` (pairs by day, of changed days) are for the next run."""
 
     rows: pa.Table
     settled: dict[Place, Settled]
@@ -89,25 +89,25 @@ class Added:
 
 
 class _Pairs:
-    """The pairs of days: those that were kept, and those that come to them."""
+    """The pairs of days: those that were kept, and new ones."""
 
     def __init__(self, load: Callable[[int], pa.Table], known: Iterable[Place], day_s: int) -> None:
         self._load, self._known, self._day_s = load, {day for _, day in known}, day_s
         self._days: dict[int, dict[int, Sums]] = {}
 
     def day(self, day: int) -> dict[int, Sums]:
-        """What was kept of a day, by source."""
+        """The pairs of a day, by source."""
         if day not in self._days:
             table = self._load(day) if day in self._known else _FINE.empty_table()
             self._days[day] = {source: sums for (source, _), sums in by_place(table, self._day_s).items()}
         return self._days[day]
 
     def kept(self, place: Place) -> Sums | None:
-        """What was kept of a day of a source."""
+        """The pairs of a day of one source; None if there are none."""
         return self.day(place[1]).get(place[0])
 
     def add(self, place: Place, sums: Sums) -> None:
-        """Keep more."""
+        """Add pairs."""
         self.day(place[1])[place[0]] = _together(self.kept(place), sums)
 
 
@@ -133,9 +133,10 @@ def _together(*parts: Sums | None) -> Sums:
 def add_up_days(
     known: Mapping[Place, Settled], load: Callable[[int], pa.Table], fresh: pa.Table, rest: pa.Table, day_s: int = DAY_S
 ) -> Added:
-    """Add ``fresh`` to what is kept, and to a result besides ``rest``; tables of `FINE_SCHEMA` of which pairs count.
+    """Add up the kept pairs and ``fresh`` for the state; these and ``rest`` for the result.
 
-    ``load`` gives the pairs of a day as they were kept. Its errors come out.
+    ``fresh`` and ``rest`` are tables of `FINE_SCHEMA`; only their pairs are used. ``load`` reads the kept pairs of a
+    day; its errors are passed on.
     """
     new, more = by_place(fresh, day_s), by_place(rest, day_s)
     pairs = _Pairs(load, known, day_s)
@@ -169,7 +170,7 @@ def _table(sums: Mapping[int, Sums]) -> pa.Table:
 
 
 def _seconds(sums: Sums) -> tuple[Longs, Longs]:
-    """The seconds, and how many messages were due in each."""
+    """The different seconds, and the number of messages due in each."""
     starts = np.flatnonzero(np.diff(sums["key"], prepend=sums["key"][0] - 1))
     return sums["key"][starts], np.add.reduceat(sums["count"], starts)
 
@@ -188,7 +189,7 @@ def _before(shapes: Mapping[Place, Shape], place: Place) -> Tail:
 
 
 def _limits(shapes: Mapping[Place, Shape]) -> tuple[dict[int, int], int]:
-    """From how many messages on a second is hot, by source; how long cells of time are."""
+    """The number of messages that makes a second hot, by source; the length of the cells of time."""
     found: dict[int, list[int]] = {}
     for (source, _), shape in sorted(shapes.items(), key=lambda one: one[0]):
         sums = found.setdefault(source, [0, 0])
@@ -215,7 +216,7 @@ def _settle(place: Place, sums: Sums, shape: Shape, limit: int, before: Tail, ce
 
 
 def settled_table(settled: Mapping[Place, Settled]) -> pa.Table:
-    """As rows of `FINE_SCHEMA`; the day stands in ``key``."""
+    """The parts of days as rows of `FINE_SCHEMA`; ``key`` is the day."""
     batches = []
     place = _FINE.names.index("key")
     for (source, day), one in sorted(settled.items(), key=lambda item: item[0]):
@@ -227,7 +228,7 @@ def settled_table(settled: Mapping[Place, Settled]) -> pa.Table:
 
 
 def settled_from(table: pa.Table) -> dict[Place, Settled]:
-    """Read them back."""
+    """Read the parts of days back."""
     found: dict[Place, Settled] = {}
     for row, (source, name, day, text) in enumerate(
         zip(*(table[column].to_pylist() for column in ("source", "table", "key", "text")), strict=True)

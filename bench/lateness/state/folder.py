@@ -1,14 +1,14 @@
-"""Where a state is kept: a local folder, or any file system of fsspec; files are made whole or not at all.
+"""The folder of a state: local, or on any file system of fsspec. A file is made whole or not at all.
 
-A file is written under a name that no manifest has yet, and synced; then the manifest is replaced, which is the one
-moment at which the state changes; then what it no longer names is removed. A run that is killed leaves files that no
-manifest names: the next one removes them.
+New files are written under names that the manifest (``state.json``) does not have yet, and synced. Then the manifest is
+replaced; at this moment the state changes. Then the files that it no longer names are removed. A run that is killed may
+leave files that no manifest names; the next run removes them.
 
 Two runs at once
-    A local folder is locked. An object store has no lock: there the manifest is replaced on condition that it is the
-    one that the run has seen last (`Folder.replace`), so of two runs at once one changes the state and the other ends
-    with an error. Amazon's S3 does so with ``If-Match`` and ``If-None-Match``. Where a file system knows no such
-    condition, one run at a time is up to whoever starts them.
+    A local folder is locked. An object store has no lock. There the manifest is replaced only if it is still the one
+    that the run has read (`Folder.replace`). So of two runs at once, one changes the state and the other ends with an
+    error. Amazon's S3 does this with ``If-Match`` and ``If-None-Match``. With file systems that have no conditional
+    write, the user must let only one run work at a time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NEW = ".new"
 
 
 class StateError(StorageError):
-    """A state that cannot be used; the text says why, and what to do."""
+    """A state cannot be used; the text says why, and what to do."""
 
 
 class ChangedError(StateError):
-    """A file is not the one any more that was seen."""
+    """A file has another version than the one that was read."""
 
 
 class Folder(Protocol):
@@ -45,7 +45,7 @@ class Folder(Protocol):
         ...
 
     def lock(self) -> None:
-        """Keep other runs out until `close`; StateError if one is at work."""
+        """Keep other runs out until `close`. Raises StateError if one is at work."""
         ...
 
     def names(self) -> list[str]:
@@ -53,19 +53,19 @@ class Folder(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """All of a file; FileNotFoundError if there is none."""
+        """All bytes of a file. Raises FileNotFoundError if there is none."""
         ...
 
     def write(self, name: str, data: bytes) -> None:
-        """Make a file, or replace it, as a whole; it is on the disk when this comes back."""
+        """Make or replace a file as a whole; it is durable when this returns. Raises OSError or StateError."""
         ...
 
     def version(self, name: str) -> str:
-        """Which one a file is, for `replace`; empty if there is none, or if the folder is locked."""
+        """The version of a file, for `replace`; empty if there is no file, or if the folder has a lock."""
         ...
 
     def replace(self, name: str, data: bytes, version: str) -> None:
-        """Do as `write` does if the file is still of this version; else ChangedError, and nothing is changed."""
+        """As `write`, if the file still has this version. Raises ChangedError, and changes nothing, if it has not."""
         ...
 
     def remove(self, name: str) -> None:
@@ -73,12 +73,12 @@ class Folder(Protocol):
         ...
 
     def close(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         ...
 
 
 def folder_for(path: str, options: str = "") -> Folder:
-    """The folder behind a path or URI."""
+    """The folder of a path or URI. Raises StorageError if its file system is not available."""
     own = local_path(path)
     return _Remote(path, options) if own is None else _Local(Path(own))
 
@@ -151,7 +151,7 @@ class _Local:
 
 
 class _Remote:
-    """A file of an object store comes to be as a whole. There is no lock, but S3 replaces a file on a condition."""
+    """An object store writes a file as a whole. It has no lock, but S3 can replace a file on a condition."""
 
     locks = False
 
@@ -207,7 +207,7 @@ class _Remote:
         try:
             self._put(name, data, {"IfMatch": version} if version else {"IfNoneMatch": "*"})
         except StateError as error:
-            # Servers say it in several ways: the file itself tells why they have refused.
+            # Servers report the failed condition in several ways, so the version of the file tells the reason.
             if self.version(name) == version:
                 raise
             raise ChangedError(f"--state {self._uri}: another run has written it meanwhile; begin again") from error

@@ -1,4 +1,4 @@
-"""Whether a segment that was counted is still the one that was counted: its size, its first record, its end."""
+"""Tells whether a counted segment has changed since: its size, its first record, its end."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _LOOK_BYTES = 4 << 10
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A segment by what a cut, a repair or another broker would change; checksums are CRC-32."""
+    """The properties of a segment that a cut, a repair or another broker would change; checksums are CRC-32."""
 
     base: int
     size: int
     first: int
-    """Of its first 4 KiB."""
+    """Checksum of its first 4 KiB."""
     end: int
     """Where its last whole record ends, in the file."""
     last: int
-    """Of the last 4 KiB before that, and what stands behind it: the blank that ends a full segment."""
+    """Checksum of the last 4 KiB before that and of the blank behind it, which ends a full segment."""
 
 
 def identity_of(storage: Storage, segment: LogSegment) -> Identity:
-    """Look at a closed segment."""
+    """Read the identity of a closed segment. Raises OSError or StorageError."""
     file = storage.open(segment.path)
     try:
         end = whole_end(file, segment, 0)
@@ -47,7 +47,7 @@ def _checked(storage: Storage, path: str, size: int, end: int) -> tuple[int, int
 
 
 def changed(storage: Storage, plan: LogPlan, known: Mapping[int, Identity]) -> str:
-    """What of the counted segments that are still there is no longer as it was, in words; empty if all is."""
+    """Describe the first counted segment that has changed; empty if none has. Raises OSError or StorageError."""
     for segment in plan.segments:
         old = known.get(segment.base)
         if old is None:

@@ -1,13 +1,13 @@
-"""The ids of finished messages in files: ranges in one that each run makes anew, hashes in files that are added to.
+"""The ids of finished messages in files: each run writes the file of ranges anew, and adds a file of hashes.
 
-Ids of ours are few ranges. Apache's are 16 bytes a message, as many as there ever were, in no order. So a run writes
-those that it has finished beside those of before, and files become one once the older one is less than twice as large
-as what comes after it: each id is written as often as the logarithm of the number of runs::
+Our ids are few ranges. Apache's are 16 bytes for each message that ever was, in no order. So a run writes only the
+hashes of messages that it finished. Two files become one once the older is less than twice as large as what came after
+it. So each id is written as often as the logarithm of the number of runs::
 
     night        1     2      3      4       5
     files, MB    5     5+5→10 10, 5  20      20, 5
 
-A run still reads all of them: a delivery that comes years late is a repeat, and no time says where to look for its id.
+A run still reads all files: a delivery that comes years later is a repeat, and its id may be in any of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Row = tuple[int, int, Longs, Longs]
 
 
 def _rows_of(table: pa.Table) -> Iterator[_Row]:
-    """Each source and first number of a table, which lie together in it."""
+    """Yield the rows of each source and first number, which are neighbours in a table."""
     source, high, begin, end = (np.asarray(table[name], np.int64) for name in IDS.names)
     fresh = np.ones(len(source), np.bool_)
     fresh[1:] = (source[1:] != source[:-1]) | (high[1:] != high[:-1])
@@ -64,7 +64,7 @@ def hashes_of(table: pa.Table) -> dict[int, Hashes]:
 
 
 def finished_from(tables: Iterable[pa.Table], sources: int) -> list[FinishedIds]:
-    """Read all files back, by source number."""
+    """Read the ids in all files, by source number."""
     rows: list[list[tuple[int, Longs, Longs]]] = [[] for _ in range(sources)]
     for table in tables:
         for source, high, one, other in _rows_of(table):
@@ -73,7 +73,7 @@ def finished_from(tables: Iterable[pa.Table], sources: int) -> list[FinishedIds]
 
 
 def fresh_hashes(finished: Sequence[FinishedIds], before: Sequence[FinishedIds]) -> dict[int, Hashes]:
-    """The hashes that have come to those of before, by source."""
+    """The hashes that were added to those of ``before``, by source."""
     found = {}
     for source, (ids, old) in enumerate(zip(finished, before, strict=True)):
         portions = ids.hashed[len(old.hashed) :]
@@ -90,9 +90,9 @@ def _together(portions: Sequence[Hashes]) -> Hashes:
 
 
 def hashes_bytes(*portions: dict[int, Hashes]) -> bytes:
-    """A file of the hashes of one or several portions, by source; empty if there are none.
+    """A file with the hashes of one or several portions, by source; empty if there are none.
 
-    Hashes compress to nothing less, and looking for repeated ones takes time.
+    Hashes are not compressed: they would not become smaller, and it takes time.
     """
     sources = sorted({source for portion in portions for source in portion})
     if not sources:

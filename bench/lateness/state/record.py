@@ -1,4 +1,4 @@
-"""``state.json``: what a state holds, in which files, and of which sources. Two lines: CRC-32 in hexadecimal, JSON."""
+"""``state.json``: the files and the sources of a state. Two lines: CRC-32 in hexadecimal, JSON."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ __all__ = ["NAME", "Kept", "OfSource", "Record", "read_record", "write_record"]
 NAME = "state.json"
 VERSION = 3
 _READ = (1, 2, VERSION)
-"""In version 1 the sums had the pairs of all days in them; up to version 2 hashes were among the ranges of finished
-ids."""
+"""In version 1 the pairs of all days were among the sums. Up to version 2 hashes were among the ranges of ids."""
 _OURS = re.compile(
     r"\d{10}(-[0-9a-f]{16})?-(sums|open|finished|hashes|small|days|day-?\d+)\.parquet(\.new)?|state\.json\.new"
 )
@@ -35,7 +34,7 @@ class Kept:
 
 @dataclass(slots=True)
 class OfSource:
-    """What is known of one source: ``begin`` and ``end`` are CommitLog positions, of what has been counted."""
+    """One source: the log is counted from ``begin`` to ``end`` (CommitLog positions)."""
 
     name: str
     kind: str
@@ -47,7 +46,7 @@ class OfSource:
 
 @dataclass(slots=True)
 class Record:
-    """The content of ``state.json``; ``said``: of the latest messages what their records say, by source and place."""
+    """The content of ``state.json``; ``said``: topic, key and id of the latest messages, by source and place."""
 
     levels: str
     sources: list[OfSource]
@@ -64,13 +63,16 @@ class Record:
     said: dict[tuple[int, int], list[str | None]] = field(default_factory=dict)
 
     def files(self) -> list[Kept]:
-        """Every file that belongs to it."""
+        """All files of the state."""
         single = (self.open, self.finished, self.small, self.days)
         return [*self.sums, *self.hashes, *(one for one in single if one), *self.pairs.values()]
 
 
 def write_record(folder: Folder, record: Record, version: str) -> None:
-    """Replace the one of this version: the moment at which the state changes. ChangedError if it is another by now."""
+    """Replace ``state.json`` if it still has this version: at that moment the state changes.
+
+    Raises ChangedError if it has another version by now, OSError or StateError if it cannot be written.
+    """
     value: dict[str, Any] = {"version": VERSION} | asdict(record)
     value["pairs"] = [[day, *one.values()] for day, one in value["pairs"].items()]
     value["said"] = [[*place, *words] for place, words in record.said.items()]
@@ -81,7 +83,10 @@ def write_record(folder: Folder, record: Record, version: str) -> None:
 
 
 def read_record(path: str, folder: Folder, levels: str, sources: Sequence[tuple[str, str]]) -> Record:
-    """Read it for sources given as name and kind, or begin one; StateError where it is of something else."""
+    """Read ``state.json`` for sources given as (name, kind), or begin a new state.
+
+    Raises StateError if the folder or the file belongs to something else, or is damaged; OSError if it cannot be read.
+    """
     names = folder.names()
     if NAME not in names:
         foreign = [name for name in names if not _OURS.fullmatch(name)]
@@ -89,7 +94,7 @@ def read_record(path: str, folder: Folder, levels: str, sources: Sequence[tuple[
             raise StateError(f"--state {path} is no state of this command: it holds {foreign[0]!r}, and no {NAME}")
         return Record(levels, [OfSource(*one) for one in sources])
     record = _parsed(path, folder.read(NAME))
-    # Without a lock another run may have changed the state since the files were listed: reading them will tell.
+    # Without a lock another run may have changed the state since the files were listed; reading them will find out.
     gone = [one.name for one in record.files() if one.name not in names] if folder.locks else []
     if gone:
         raise StateError(f"--state {path}: {gone[0]} is missing; bring it back, or give a new folder")
@@ -125,7 +130,7 @@ def _parsed(path: str, data: bytes) -> Record:
 
 
 def remove_unlisted(folder: Folder, record: Record) -> None:
-    """Remove what a run that was broken off has left, and what the last change made superfluous."""
+    """Remove the files of an interrupted run, and those that the last change replaced. Raises OSError, StateError."""
     listed = {one.name for one in record.files()}
     for name in folder.names():
         if _OURS.fullmatch(name) and name not in listed:

@@ -11,7 +11,7 @@ __all__ = ["check_state", "repeat"]
 
 
 def check_state(state: str | None, since_ms: int | None, until_ms: int | None, received: Sequence[str]) -> None:
-    """Raise ValueError for options that select or join messages: of finished ones only sums are kept."""
+    """Raise ValueError for options that need single messages: of finished ones only sums are kept."""
     given = {"--since": since_ms is not None, "--until": until_ms is not None, "--received": bool(received)}
     for option, is_given in given.items():
         if state is not None and is_given:

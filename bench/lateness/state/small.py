@@ -1,7 +1,7 @@
-"""What a state keeps besides sums by class: counts, maxima, the latest hundred, notes. As few rows as without a state.
+"""The small part of a state, beside the sums: counts, maxima, the latest hundred, notes.
 
-Everything here adds up, or is the most of something, or is told once; so what a run has found and what was kept become
-one again, whatever the number of runs.
+Each of these can be added up, is a maximum, or is kept once. So the rows of a run and the kept ones can be condensed to
+as few rows as one run has, however many runs there were.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _only(table: pa.Table, name: str) -> list[Row]:
 
 
 def notes_by_end(table: pa.Table, ends: Sequence[int]) -> tuple[pa.Table, pa.Table]:
-    """Notes of closed segments, and all others; names of topics are among the first."""
+    """Split notes into those of closed segments, with the names of topics, and all others."""
     rows = table.to_pylist()
     first = [row["key"] == TOPIC_NAME or 0 <= _position(row) < ends[row["source"]] for row in rows]
     kept = pa.array(first, pa.bool_())
@@ -44,7 +44,7 @@ def notes_by_end(table: pa.Table, ends: Sequence[int]) -> tuple[pa.Table, pa.Tab
 
 
 def _position(row: Row) -> int:
-    """Where in the CommitLog a note belongs; below zero: nowhere."""
+    """The CommitLog position of a note; below zero if it has none."""
     value = json.loads(row["text"])
     if row["key"] == STATISTICS:
         return int(value["position"])
@@ -53,7 +53,7 @@ def _position(row: Row) -> int:
 
 
 def condensed(table: pa.Table) -> pa.Table:
-    """The same in few rows; ``table`` has rows of counts, maxima, the latest messages and notes."""
+    """Condense a table with rows of counts, maxima, the latest messages and notes."""
     rows = [*_counts(_only(table, COUNT_ROWS)), *_maxima(_only(table, LATEST_ROWS)), *_late(_only(table, LATE_ROWS))]
     rows += _notes(_only(table, NOTE_ROWS))
     none = dict.fromkeys(_FINE.names)
@@ -108,7 +108,7 @@ def _notes(rows: list[Row]) -> Iterable[Row]:
 
 
 def _one(parts: list[Row]) -> Row:
-    """What several tasks have seen, as if one had; in the order of the log."""
+    """Join the statistics of several tasks, in the order of the log."""
     parts = sorted(parts, key=lambda part: int(part["position"]))
     steps = sum(part["steps_back"] for part in parts)
     return {

@@ -1,4 +1,4 @@
-"""Counts each closed segment of a log only once: a run keeps its sums, and the next run reads only new records.
+"""Counts each closed segment of a log only once: a run keeps its sums, and the next run reads only new segments.
 
 ::
 
@@ -8,9 +8,9 @@
                                                      └─► sums of what may change yet ─┐
                                      sums of all that is finished ────────────────────┴─► the result
 
-The last segment of a log is open: it is read each time, at most a segment. Sums are additive, so a delivery that comes
-days late adds to the minute in which it was due. A new state is written beside the old one, and becomes the state by
-the replacement of one file (`bench.lateness.state.record`).
+The last segment of a log is open, and each run reads it. Sums are additive, so a delivery that comes days late adds to
+the minute in which it was due. A new state is written beside the old one, and becomes valid when one file is replaced
+(`bench.lateness.state.record`).
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ __all__ = ["StateFolder"]
 
 _FINE, _DELAY = arrow_schema(FINE_SCHEMA), arrow_schema(DELAY_SCHEMA)
 _TIMES_AS_LARGE = 2
-"""Files are put together once the older one is less than so many times as large: each is written again rarely."""
+"""Files are joined once the older one is less than so many times as large, so each is written again only rarely."""
 
 
 class StateFolder:
-    """A state at work, locked; ``with StateFolder(path, options, sources) as state``."""
+    """An open, locked state: ``with StateFolder(path, options, sources) as state``."""
 
     def __init__(self, path: str, options: str, sources: Sequence[LogSource], folder: Folder | None = None) -> None:
-        """StateError if it cannot be used for these sources."""
+        """Lock and read the state. Raises StateError if it cannot be used for these sources."""
         self._path = path
         self._sources = sources
         self._folder = folder or folder_for(path, options)
@@ -67,7 +67,7 @@ class StateFolder:
             levels = sources[0].levels
             self._record = read_record(path, self._folder, levels, [(one.name, one.kind) for one in sources])
             if self._folder.locks:
-                # Without a lock they may be those of a run that is at work: they go with the next change of the state.
+                # Without a lock they may belong to a run at work; the next change of the state removes them.
                 remove_unlisted(self._folder, self._record)
         except OSError as error:
             self._folder.close()
@@ -85,11 +85,14 @@ class StateFolder:
         self._folder.close()
 
     def end_of(self, number: int) -> int:
-        """Up to which CommitLog position a source is counted."""
+        """The CommitLog position up to which a source is counted."""
         return self._record.sources[number].end
 
     def narrow(self, job: Job) -> None:
-        """Leave to a job whose logs were looked at what is not counted yet; StateError if what was counted is gone."""
+        """Restrict a job, after `look_at_logs`, to what is not counted yet.
+
+        Raises StateError if a counted part of a log has changed, OSError or StorageError if a log cannot be read.
+        """
         assert job.delay_stores is not None
         ends, begins, job.to_read = [], [], []
         for source, old, plan, files in zip(
@@ -124,7 +127,10 @@ class StateFolder:
             )
 
     def count(self, engine: Engine, job: Job) -> pa.Table:
-        """Count what has come, keep what is finished; answers the results of everything, as `Engine.sums` does."""
+        """Count new segments and keep the finished messages; return the results of everything, as `Engine.sums` does.
+
+        Raises StateError, ChangedError, and the errors of the engine.
+        """
         assert job.counted is not None
         raw = engine.pieces(job)
         tables = raw["table"]
@@ -140,7 +146,7 @@ class StateFolder:
         packed = pc.is_valid(fresh["packed"])
         small = condensed(pa.concat_tables([self._small(), fresh.filter(pc.invert(packed)), for_good]))
         kept = [self._table(one) for one in self._record.sums]
-        # Of version 1 the pairs are among the sums: they go to their days like those that have come.
+        # In version 1 the pairs are among the sums: they go to their days like new ones.
         pairs = pa.concat_tables([_pairs(one) for one in (*kept, fresh)])
         kept = [_without_seconds(one) for one in kept]
         sums = pa.Table.from_batches(merge(_without_seconds(fresh.filter(packed)).to_batches()), _FINE)
@@ -154,7 +160,7 @@ class StateFolder:
         return pa.concat_tables([pa.Table.from_batches(merge(others.to_batches()), _FINE), added.rows])
 
     def said(self) -> dict[tuple[int, int], list[str | None]]:
-        """What the records of the latest messages say, by source number and place: they may be gone by now."""
+        """Topic, key and id of the latest messages, by source number and place: their records may be gone by now."""
         return self._record.said
 
     def _tell(self, job: Job, records: int) -> None:
@@ -177,11 +183,11 @@ class StateFolder:
         shown: list[tuple[int, int]],
         records: int,
     ) -> None:
-        """Make the next state: its files first, then the record that names them, then away with the others."""
+        """Make the next state: write its files, then the record that names them, then remove all others."""
         assert job.counted is not None
         old = self._record
         number = old.generation + 1
-        # Where nobody is kept out, another run may be making files of the same number.
+        # Without a lock, another run may be making files with the same number.
         lead = f"{number:010d}" if self._folder.locks else f"{number:010d}-{token_hex(8)}"
         days = {day: self._write(f"{lead}-day{day}.parquet", _parquet(pairs)) for day, pairs in added.files.items()}
         rows = unpack([value.as_py() for value in opened["packed"]])
@@ -209,7 +215,7 @@ class StateFolder:
         remove_unlisted(self._folder, record)
 
     def _sums(self, sums: pa.Table, lead: str) -> list[Kept]:
-        """The files of sums, these added to those before them where it is time."""
+        """The files of sums with these added; small files are joined with them."""
         files, first_version = list(self._record.sums), self._record.days is None
         if not len(sums) and not first_version:
             return files
@@ -221,7 +227,7 @@ class StateFolder:
         return [*files, self._write(f"{lead}-sums.parquet", data)]
 
     def _hashes(self, fresh: dict[int, Hashes], lead: str) -> list[Kept]:
-        """The files of hashes; of version 2 they are among the ranges, and go with those that have come."""
+        """The files of hashes with these added; in version 2 hashes are among the ranges, and go with the new ones."""
         files = list(self._record.hashes)
         mixed = hashes_of(self._table(self._record.finished)) if self._record.finished else {}
         data = hashes_bytes(mixed, fresh)
@@ -237,7 +243,7 @@ class StateFolder:
         return self._table(self._record.pairs[day]).cast(_FINE)
 
     def _source(self, job: Job, number: int) -> OfSource:
-        """What is known of a source from now on; of segments that are gone nothing has to be known."""
+        """The record of a source for the next state; segments that are gone are left out."""
         assert job.counted is not None
         assert job.delay_stores is not None
         source, plan, old = job.sources[number], job.plans[number], self._record.sources[number]
@@ -276,7 +282,7 @@ class StateFolder:
         return finished_from((self._table(one) for one in kept if one), len(self._sources))
 
     def _open_rows(self) -> pa.Table:
-        """Rows that wait; levels that the broker has finished since are told by the progress of their queue."""
+        """Rows that wait. Level messages below the progress of their queue are finished by now, and become `SEEN`."""
         if self._record.open is None:
             return _DELAY.empty_table()
         table = self._table(self._record.open).cast(_DELAY)
@@ -300,7 +306,7 @@ def _pairs(table: pa.Table) -> pa.Table:
 
 
 def _without_seconds(table: pa.Table) -> pa.Table:
-    """Without what is kept by day."""
+    """The rows that are not kept by day."""
     return table.filter(pc.invert(pc.is_in(table["table"], pa.array([PAIR_ROWS, SECOND_ROWS]))))
 
 
