@@ -1,6 +1,6 @@
 """The part of a result about its run: command line, versions, host, time zone. It contains no secret.
 
-The values of options that may contain a secret are left out, so that a report can be passed on.
+Values of options that may be secret are left out, so that a report can be passed on.
 """
 
 from __future__ import annotations

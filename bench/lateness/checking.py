@@ -26,7 +26,7 @@ _MEMORY = re.compile(r"(\d{1,9})([kmgt])b?", re.IGNORECASE)
 _MEMORY_MIB_MAX = 64 << 20
 _MIB = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
 MEMORY_MIB_MIN = 512
-"""Spark refuses to start with less than 450 MiB; a part of the log needs some besides."""
+"""Spark refuses to start with less than 450 MiB; a part of the log needs some more."""
 _TASK_MIB_MIN = 256
 _MASTER = re.compile(
     r"local|local\[([1-9]\d{0,3}|\*)(, *[1-9]\d{0,3})?\]|local-cluster\[ *\d+ *, *\d+ *, *\d+ *\]"
@@ -121,7 +121,7 @@ def check_storage(text: str) -> None:
 
 def check_rounds(follows: bool, refresh: float, given: Sequence[str]) -> None:
     """Raise ValueError for a refresh that is no number, or for options ``given`` that need ``--follow``."""
-    if refresh != refresh:
+    if refresh != refresh:  # not a number
         raise ValueError(f"--refresh {refresh}: a number of seconds is expected")
     if given and not follows:
         raise ValueError(f"{given[0]} says how --follow goes on: give --follow, too, or leave it out")

@@ -289,7 +289,7 @@ class Runs:
     progress: ReadingProgress
 
     def once(self, engine: Engine, at_once: bool) -> dict[str, Any]:
-        """Make a result; ``at_once``: say how far it is from its beginning on. Raises what the engine raises."""
+        """Make a result; ``at_once``: show the progress from the beginning. Passes on the errors of the engine."""
         job = self.make()
         look_around(job, self.state)
         with self.progress.telling(job.bytes_to_read, at_once):
@@ -297,7 +297,7 @@ class Runs:
 
 
 def _run(engine: Engine, runs: Runs, follows: bool) -> dict[str, Any] | None:
-    """Make one result, or with a state as many as requested."""
+    """Make one result, or with ``--state`` and ``--follow`` as many as requested."""
 
     first = [True]
 
@@ -325,7 +325,7 @@ def _on_spark(spark: Any, runs: Runs, follows: bool) -> dict[str, Any] | None:
 
 
 def _with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run, again if a live broker moved files meanwhile. Our errors are unwrapped from Spark's."""
+    """Do the work; repeat it if a live broker moved files meanwhile. Our errors are unwrapped from Spark's."""
     for left in reversed(range(_TRIES)):
         try:
             return work()
@@ -345,14 +345,14 @@ def _moved(error: Exception) -> bool:
 
 
 def _ours(error: Exception) -> tuple[str, str] | None:
-    """One of our errors, raised directly or wrapped in Spark's: (class name, text); None if it is not ours."""
+    """(class name, text) of one of our errors, raised directly or wrapped in Spark's; None for any other error."""
     if isinstance(error, DamagedLogError | StorageError | StoreError):
         return type(error).__name__, str(error)
     return our_error(str(error))
 
 
 def our_error(text: str) -> tuple[str, str] | None:
-    """Find one of our errors in the text of Spark's, which has the worker's traceback: (class name, text)."""
+    """Find one of our errors, (class name, text), in the text of Spark's, which has the traceback of the worker."""
     for line in text.splitlines():
         head, separator, rest = line.strip().partition(": ")
         name = head.rpartition(".")[2]

@@ -4,14 +4,14 @@
 
     log ── stream, offsets in DIR/follow/N/checkpoint ──► DIR/follow/N/rows (Parquet, each row once) ──► result
 
-A round has three steps, in the order that `bench.lateness.pipeline` asks for: look at the delay stores, take what the
-logs have now (a stream that ends at the end it has found), add up. Between two rounds nothing runs.
+A round has three steps, in the order that `bench.lateness.engines.job` explains: list the delay stores, read the new
+records of the logs (by a stream that ends at the end it finds at its start), add up. Between two rounds nothing runs.
 
-The stream's offsets are CommitLog positions behind whole records, and Spark's file sink takes each step over once, so
-a run that is broken off and started again goes on where it was. A row takes some 20 bytes; a refresh reads them all,
-which takes a few seconds for millions, and forgets nothing: a message that is repeated after a day is found. What
-grows is the folder, by 20 bytes a row and by some files a round, and the time of a refresh; memory does not, as more
-rows go into more parts. The state of the stream itself is one position.
+The stream's offsets are CommitLog positions behind whole records, and Spark's file sink writes each step once. So a run
+that was interrupted continues where it was. A refresh reads all rows of some 20 bytes each, which takes a few seconds
+for millions. Nothing is forgotten: a message that is repeated after a day is found. The folder grows, by 20 bytes a row
+and some files a round, and so does the time of a refresh. Memory does not, because more rows go into more parts. The
+state of the stream itself is one position.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def follow(
     stop: threading.Event,
     moved: Callable[[Exception], bool] = lambda _: False,
 ) -> dict[str, Any] | None:
-    """Read on until ``stop`` is set or after ``rounds`` results; answers the last summary, None if there was none.
+    """Make results until ``stop`` is set or there are ``rounds``; return the last summary, None without any.
 
-    ``moved`` says whether an error means that the broker moved files of the delay store meanwhile: then the next round
-    looks again.
+    ``moved`` says whether an error means that the broker moved files of the delay store meanwhile; then the round is
+    repeated. Passes on other errors.
     """
     summary: dict[str, Any] | None = None
     done = 0
@@ -77,7 +77,7 @@ def follow(
 
 
 def _take(spark: SparkSession, job: Job, number: int, source: LogSource, place: Path, stop: threading.Event) -> bool:
-    """Take over what one log has now; False if that was broken off (the next run takes it)."""
+    """Read the new records of one log; False if ``stop`` came first (then the next run reads them)."""
     (place / "rows").mkdir(parents=True, exist_ok=True)
     stream = spark.readStream.format("rocketmq-commitlog").options(
         rows="delays",

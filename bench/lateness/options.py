@@ -55,7 +55,7 @@ class Words(click.Command):
         return super().parse_args(ctx, args)
 
     def _expects_a_value(self, ctx: click.Context, name: str) -> None:
-        if name == "--storage":  # none is what it is without it
+        if name == "--storage":  # an empty value means no options
             return
         raise click.UsageError(
             f"{name} '': a value is expected" if name[:1] == "-" else "SOURCE '': a path is expected", ctx
@@ -68,7 +68,7 @@ class ExpectType(click.ParamType[Any]):
     name = "FIGURE<=LIMIT"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Expectation:
-        """Read an expectation."""
+        """Read an expectation. Raises BadParameter for any other text."""
         if isinstance(value, Expectation):
             return value
         try:
@@ -83,7 +83,7 @@ class TargetType(click.ParamType[Any]):
     name = "SHARE within TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Target:
-        """Read a target."""
+        """Read a target. Raises BadParameter for any other text."""
         if isinstance(value, Target):
             return value
         try:
@@ -98,7 +98,7 @@ class InstantType(click.ParamType[Any]):
     name = "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read a moment."""
+        """Read a moment. Raises BadParameter for any other text."""
         if isinstance(value, int):
             return value
         try:
@@ -113,7 +113,7 @@ class TablesType(click.ParamType[Any]):
     name = "NAME,…"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Read names of groupings."""
+        """Read names of groupings. Raises BadParameter for any other text."""
         if isinstance(value, tuple):
             return value
         names = [name.strip() for name in str(value).split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""One run: sources in, a result folder out; `bench.lateness.engines.job` has what is asked, an engine does the work."""
+"""A run: from sources to a result folder. `bench.lateness.engines.job` describes the task, an engine does the work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ Say = Callable[[str], None]
 
 
 def run_job(engine: Engine, job: Job, say: Say, state: StateFolder | None = None) -> dict[str, Any]:
-    """Do it; answers the summary, which also stands in the result folder. ``state``: what earlier runs have counted."""
+    """Run a job, write its result folder, and return the summary. ``state``: what earlier runs have counted.
+
+    Raises StateError, StorageError, StoreError, and the errors of the engine.
+    """
     look_around(job, state)
     if state is not None:
         state.narrow(job)
@@ -67,7 +70,7 @@ def run_job(engine: Engine, job: Job, say: Say, state: StateFolder | None = None
 
 
 def look_around(job: Job, state: StateFolder | None) -> None:
-    """Fix what there is to read, once: a job that has been looked at stays as it is."""
+    """Fix what there is to read, unless that was done before. Raises StorageError or StoreError."""
     if job.plans:
         return
     if state is not None:
@@ -76,7 +79,7 @@ def look_around(job: Job, state: StateFolder | None) -> None:
 
 
 def _hosts(notes: Sequence[dict[str, Any]], sources: int) -> dict[int, set[str]]:
-    """The addresses that the records of each source name as their broker's."""
+    """The store hosts in the records of each source."""
     hosts: dict[int, set[str]] = {number: set() for number in range(sources)}
     for row in notes:
         if row["stage"] == STATISTICS:
@@ -85,7 +88,7 @@ def _hosts(notes: Sequence[dict[str, Any]], sources: int) -> dict[int, set[str]]
 
 
 def write_result(out: Path, summary: dict[str, Any], tables: dict[str, Any]) -> None:
-    """Write the result folder: tables first, the summary last, each replaced as a whole."""
+    """Write the result folder: the tables first, the summary last, each replaced as a whole. Raises OSError."""
     import pyarrow.parquet as pq
 
     fresh = out / f".{HISTOGRAMS}.new"

@@ -1,7 +1,7 @@
-"""The folders and files that options name: looked at before the work begins, so that nothing is lost and nothing late.
+"""Checks the folders and files that options name before the work begins.
 
-A run may take an hour: it must not find out at its end that a result cannot be written, and it removes no file that
-another program has made.
+A run may take an hour, so it must not fail at its end because a result cannot be written. And it must not remove a file
+that another program has made.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OF_A_BROKER = ("commitlog", "config", "consumequeue", "index", "timewheel")
 def check_places(
     out: Path, state: str | None, sources: Sequence[LogSource], received: Sequence[str] = (), follows: bool = False
 ) -> None:
-    """Look at the folders of ``--state`` and ``--out``; ValueError for one that cannot be used. Makes the latter."""
+    """Check the folders of ``--state`` and ``--out``, and make the latter. Raises ValueError if one cannot be used."""
     _check_state(state, sources)
     _check_out(out, sources, received, follows)
 
@@ -39,8 +39,8 @@ def check_places(
 def _check_out(out: Path, sources: Sequence[LogSource], received: Sequence[str], follows: bool) -> None:
     """Make the result folder and try to write there.
 
-    ValueError if that fails, if the folder belongs to a store that is read, or if what stands there under the names of
-    a result is none, and would be lost.
+    Raises ValueError if that fails, if the folder belongs to a store that is read, or if something else in it has the
+    name of a result and would be lost.
     """
     if "://" in str(out) or ":/" in str(out):
         raise ValueError(f"--out {out}: a folder of this machine is expected")
@@ -65,7 +65,7 @@ def _check_out(out: Path, sources: Sequence[LogSource], received: Sequence[str],
 
 
 def _check_file(out: Path, name: str) -> None:
-    """A file that is written beside its place first, then renamed."""
+    """Check a file that is written under another name first, then renamed."""
     path, half = out / name, out / f"{'.' if name == SUMMARY else ''}{name}.new"
     if path.is_dir() and not path.is_symlink():
         raise ValueError(f"--out {out}: {path} is a folder, and a file is to be written there: give another folder")
@@ -74,7 +74,7 @@ def _check_file(out: Path, name: str) -> None:
 
 
 def _check_folder(out: Path, name: str, ours: re.Pattern[str]) -> None:
-    """A folder that is replaced as a whole."""
+    """Check a folder that is replaced as a whole."""
     path = out / name
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise ValueError(f"--out {out}: {path} is no folder, and one is to be written there: give another folder")
@@ -91,7 +91,7 @@ def _check_folder(out: Path, name: str, ours: re.Pattern[str]) -> None:
 
 
 def _outside(option: str, folder: Path, sources: Iterable[LogSource]) -> None:
-    """ValueError for a folder in which a broker keeps its files, and for one that holds a store, as a root does."""
+    """Raise ValueError for a folder that is a broker's, contains a store that is read, or is the root."""
     place = folder.resolve()
     if place == Path(place.anchor):
         raise ValueError(f"{option} {folder} is the root of all files of this machine: give a folder of its own")
@@ -110,7 +110,7 @@ def _outside(option: str, folder: Path, sources: Iterable[LogSource]) -> None:
 
 
 def _check_state(state: str | None, sources: Sequence[LogSource]) -> None:
-    """ValueError for a state that is no folder, or one of a store that is read."""
+    """Raise ValueError for a state that is no folder, or belongs to a store that is read."""
     own = None if state is None else local_path(state)
     if own is None:
         return
@@ -121,7 +121,7 @@ def _check_state(state: str | None, sources: Sequence[LogSource]) -> None:
 
 
 def check_received(paths: Sequence[str]) -> tuple[str, ...]:
-    """The paths, without ``file://``; ValueError for one that cannot be read."""
+    """The paths, without ``file://``. Raises ValueError for one that cannot be read."""
     plain = tuple(local_path(path) or path for path in paths)
     for path in plain:
         if local_path(path) is None:
@@ -143,7 +143,7 @@ def check_received(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_here(received: Sequence[str]) -> None:
-    """ValueError for receipts that are elsewhere: the local engine knows files of this machine only."""
+    """Raise ValueError for receipts on another storage: the local engine reads only files of this machine."""
     for path in received:
         if local_path(path) is None:
             raise ValueError(f"--received {path}: without Spark a file of this machine is expected: copy it here")
@@ -151,7 +151,7 @@ def check_here(received: Sequence[str]) -> None:
 
 @contextmanager
 def alone_in(out: Path) -> Iterator[None]:
-    """Hold the result folder; StorageError while another run holds it: each would remove the other's files."""
+    """Lock the result folder. Raises StorageError if another run has it: each would remove the other's files."""
     folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

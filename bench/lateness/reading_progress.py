@@ -1,6 +1,6 @@
-"""How far a reading is: a line that is written over on a terminal, elsewhere a line at once and one every five seconds.
+"""Shows how far a reading is: in one line on a terminal, elsewhere in a line at once and one every five seconds.
 
-A thread of its own says it, so a source that gives nothing for a minute is not silent for a minute.
+A thread of its own writes the lines, so they also appear while a source sends nothing.
 
 >>> said = []
 >>> progress = ReadingProgress(said.append, every_s=60.0)
@@ -31,10 +31,10 @@ _LOOK_S = 0.2
 
 
 class ReadingProgress:
-    """How many bytes of logs were read; says so every ``every_s`` seconds while `telling` is at work."""
+    """Counts the bytes of logs that were read; within `telling`, says so every ``every_s`` seconds."""
 
     def __init__(self, tell: Callable[[str], None], every_s: float = _EVERY_S, over: bool = False) -> None:
-        """``over``: each line is written over the one before it, and an empty one at the end."""
+        """Call ``tell`` with each line; ``over``: a line replaces the one before, so an empty one comes at the end."""
         self._tell = tell
         self._every_s = every_s
         self._over = over
@@ -44,20 +44,20 @@ class ReadingProgress:
         self.began_s = 0.0
 
     def reach_bytes(self, done: int) -> None:
-        """So many bytes have been read by now."""
+        """Set the number of bytes that have been read."""
         self._done = done
 
     def reach(self, part: int, whole: int) -> None:
-        """``part`` of ``whole`` equal shares of the logs have been read."""
+        """Set it to ``part`` of ``whole`` equal shares of the logs."""
         self._done = self._whole * part // max(whole, 1)
 
     def after(self, words: str) -> None:
-        """What is done, when everything has been read."""
+        """Set the words for the work after the reading."""
         self._after = words
 
     @contextmanager
     def counting(self, look: Callable[[], int]) -> Iterator[None]:
-        """Ask ``look`` for the bytes that were read whenever there is something to say."""
+        """Within the body, ``look`` gives the number of bytes that have been read."""
         self._look = look
         try:
             yield
@@ -67,11 +67,11 @@ class ReadingProgress:
 
     @property
     def done_bytes(self) -> int:
-        """How many bytes have been read."""
+        """The number of bytes that have been read."""
         return max(self._done, self._look())
 
     def words(self, now_s: float | None = None) -> str:
-        """How far it is at a moment of `time.monotonic`; now, if none is given."""
+        """How far the reading is; ``now_s`` is a time of `time.monotonic`, by default the present."""
         if self._after:
             return self._after
         done = min(self.done_bytes, self._whole)
@@ -85,7 +85,7 @@ class ReadingProgress:
 
     @contextmanager
     def telling(self, whole_bytes: int, at_once: bool = True) -> Iterator[None]:
-        """Say how far a reading of ``whole_bytes`` is while what is inside goes on; at once, too (``at_once``)."""
+        """Within the body, say how far a reading of ``whole_bytes`` is; ``at_once``: also when it begins."""
         self._whole, self._done, self._after = whole_bytes, 0, ""
         self.began_s = time.monotonic()
         if not whole_bytes or self._every_s == float("inf"):
@@ -107,7 +107,7 @@ class ReadingProgress:
 
 
 def progress_for(quiet: bool) -> ReadingProgress:
-    """One for this process's standard error, if it has one: a timer job may have closed it."""
+    """A progress on this process's standard error; a silent one if that is closed, as in a timer job."""
     if quiet or sys.stderr is None:
         return ReadingProgress(lambda _: None, float("inf"))
     if sys.stderr.isatty():
@@ -121,7 +121,7 @@ def _over(text: str) -> None:
 
 @contextmanager
 def watched(tracker: Any, progress: ReadingProgress) -> Iterator[None]:
-    """Say how far Spark is, from its ``statusTracker``: its first stage reads the logs in shares of one size."""
+    """Within the body, say how far Spark is, by its ``statusTracker``: the first stage reads shares of equal size."""
 
     def watch(done: threading.Event) -> None:
         reads: int | None = None
@@ -129,7 +129,7 @@ def watched(tracker: Any, progress: ReadingProgress) -> Iterator[None]:
             try:
                 stages = sorted(tracker.getActiveStageIds())
                 infos = {number: tracker.getStageInfo(number) for number in stages}
-            except Exception:  # Java is gone: whoever waits for the result says so
+            except Exception:  # Java is gone; the thread that waits for the result raises
                 return
             for number, info in infos.items():
                 if info is None or not info.numTasks:
@@ -146,7 +146,7 @@ def watched(tracker: Any, progress: ReadingProgress) -> Iterator[None]:
 
 @contextmanager
 def _beside(work: Callable[[threading.Event], None], name: str) -> Iterator[None]:
-    """Have a thread work until what is inside is done; the event tells it so."""
+    """Run ``work`` in a thread until the body ends, which sets the event."""
     done = threading.Event()
     thread = threading.Thread(target=work, args=(done,), name=name, daemon=True)
     thread.start()

@@ -17,7 +17,7 @@ __all__ = ["last_lines"]
 def last_lines(summary: dict[str, Any], out: Path, before: Result | None, empty: Sequence[str] = ()) -> Iterator[str]:
     """Yield the lines, the verdict first; ``before`` is the result of ``--baseline``.
 
-    ``empty``: files of ``--received`` that hold no receipt.
+    ``empty``: files of ``--received`` without a receipt.
     """
     yield verdict(summary)
     target = summary["target"]

@@ -37,8 +37,8 @@ DAMAGED_LISTED_MAX = 100
 
 @dataclass(slots=True)
 class Seen:
-    """What came back beside the histograms: counts by state, notes; by source name the limit of a hot second and,
-    with whether it still waits, the exact largest lateness."""
+    """The results beside the histograms: counts by state, notes; the limit of a hot second by source name; the exact
+    largest lateness by (source name, whether the message still waits)."""
 
     counts: list[dict[str, Any]]
     notes: list[dict[str, Any]]
@@ -103,7 +103,7 @@ def _only(notes: list[dict[str, Any]], stage: int) -> list[dict[str, Any]]:
 
 
 def _of_log(statistics: list[dict[str, Any]]) -> dict[str, Any]:
-    """Put together what the tasks have seen, in the order of the log."""
+    """Join the statistics of the tasks, in the order of the log."""
     parts = sorted(statistics, key=lambda part: int(part["position"]))
     steps = sum(part["steps_back"] for part in parts)
     steps += sum(after["first_ms"] < before["last_ms"] for before, after in pairwise(parts))

@@ -1,4 +1,4 @@
-"""Two results, figure by figure: what is later, earlier, more or fewer than in the run before, in words and numbers."""
+"""Compares two results figure by figure: what is later, earlier, more or fewer than in the run before."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Difference", "differences", "in_words"]
 _WORSE_IF_MORE = ("overdue", "lost", "repeated", "early")
 _BRIEF = ("p50", "p99", "max", *_WORSE_IF_MORE)
 _TIMES_FROM = 2
-"""From this factor on it is said how many times as late."""
+"""From this factor on, the words say how many times as late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure of two runs: both as text, and what changed; ``worse``: True, False, or None where it is neither."""
+    """One figure of two runs: both as text, and the change in words; ``worse``: None if neither worse nor better."""
 
     name: str
     before: str
@@ -40,9 +40,9 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Diffe
 
 
 def in_words(found: list[Difference], brief: bool = False) -> list[str]:
-    """Sentences: what is worse, what is better; one that says so where nothing is either.
+    """Sentences that say what is worse and what is better; a single one if neither is.
 
-    ``brief``: of percentiles and shares only the median, p99, the latest and the target.
+    ``brief``: of percentiles and shares only p50, p99, max and the target.
     """
     found = [one for one in found if not brief or one.name in _BRIEF or one.name.endswith("(target)")]
     lines = []

@@ -1,4 +1,4 @@
-"""What ``--expect`` asks: a figure of the result, a comparison, a limit.
+"""The expectations of ``--expect``: a figure of the result, a comparison, a limit.
 
 ========================================  =======================================================================
 ``p50`` ``p90`` ``p99`` ``p99.9``         broker lateness; the limit is a time: ``10ms``, ``2s``, ``1m``, or bare
@@ -8,7 +8,7 @@
 ``within.10`` …                           share delivered within 1, 10, 100, 1000 ms; the limit is a share, or ``99.9%``
 ========================================  =======================================================================
 
-A figure that does not exist (a percentile of nothing) does not hold.
+An expectation of a figure that does not exist (a percentile of no messages) fails.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _E2E_COUNTS = ("received", "repeated", "early")
 
 
 class ExpectationError(ValueError):
-    """A text that is no expectation; says what one looks like."""
+    """A text is no expectation; the error shows an example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Expectation:
     limit: float
 
     def judge(self, total: dict[str, Any]) -> dict[str, Any]:
-        """Hold it against a result: ``{text, value, holds}``."""
+        """Compare it with a result: ``{text, value, holds}``."""
         value: Any = total
         for name in self.path:
             value = value.get(name) if isinstance(value, dict) else None
@@ -61,7 +61,7 @@ class Expectation:
 
 
 def parse_expectation(text: str) -> Expectation:
-    """Read one expectation; ExpectationError if it is none.
+    """Read one expectation. Raises ExpectationError for any other text.
 
     >>> parse_expectation("p99 <= 10ms").judge({"percentiles": {"p99": 12}})
     {'text': 'p99 <= 10ms', 'value': 12, 'holds': False}

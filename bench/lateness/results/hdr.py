@@ -11,8 +11,9 @@
     #[Max     =      900.000, Total count    =       100000]
     #[Buckets =            1, SubBuckets     =         2048]
 
-Values are milliseconds. HdrHistogram knows none below zero: early messages stand at 0. What is overdue counts as late
-as it is so far, as in every percentile of a result. Five lines for each halving of what is left, as its default is.
+Values are milliseconds. HdrHistogram has none below zero, so early messages count as 0. Overdue messages count with
+their lateness so far, as in every percentile of a result. Each halving of the share above takes five lines, which is
+HdrHistogram's default.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SUB_BUCKETS = 2048
 
 
 def percentile_text(values: ArrayLike, counts: ArrayLike) -> str:
-    """Write a histogram: lateness in ms and how many messages each; nothing counted gives the head and the foot.
+    """Write a histogram of lateness in ms and numbers of messages; an empty one has only head and foot.
 
     >>> print(percentile_text([1, 3], [1, 1]).splitlines()[2])
            1.000 0.500000000000          1           2.00
@@ -60,7 +61,7 @@ def percentile_text(values: ArrayLike, counts: ArrayLike) -> str:
 
 
 def _lines(at: NDArray[np.int64], running: NDArray[np.int64], total: int) -> Iterator[str]:
-    """A line for each value at which one or more ticks are reached: with the share that is at or below it."""
+    """Yield a line for each value at which one or more ticks are reached, with the share at or below it."""
     if not total:
         return
     shown, wanted = -1, 0.0
@@ -78,7 +79,7 @@ def _lines(at: NDArray[np.int64], running: NDArray[np.int64], total: int) -> Ite
 
 
 def _buckets(most: int) -> int:
-    """How many buckets an HdrHistogram of three digits needs to hold the value."""
+    """The number of buckets that an HdrHistogram of three digits needs for this value."""
     needed, holds = 1, _SUB_BUCKETS
     while holds <= most:
         holds <<= 1
@@ -87,7 +88,7 @@ def _buckets(most: int) -> int:
 
 
 def percentile_files(tables: Mapping[str, Any], sources: Sequence[str]) -> dict[str, str]:
-    """Return name and content of each file: all sources together, and each alone (by number) where there are more."""
+    """Return name and content of each file: all sources together, and if there are several, each alone (by number)."""
     files: dict[str, str] = {}
     for table, stem in ((TOPIC, "lateness"), (TOPIC + RECEIVED, "received")):
         if table not in tables:

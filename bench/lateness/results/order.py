@@ -1,4 +1,4 @@
-"""The rows of a table in the order in which a result has them: by all columns but the count."""
+"""Sorts the rows of a table as a result has them: by all columns except the count."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["in_order"]
 
 
 def in_order(table: pa.Table) -> pa.Table:
-    """The table in ascending order; as it is where that is its order, which sums of one source nearly always have.
+    """The table in ascending order. A table that is in order, as sums of one source nearly always are, is not sorted.
 
-    Looking costs a tenth of sorting, and an outage has millions of rows.
+    The check costs a tenth of a sort, and an outage has millions of rows.
     """
     names = [name for name in table.column_names if name != "count"]
     if _is_in_order(table, names):

@@ -4,11 +4,11 @@
 
     DIR/summary.json              the counts, in total and per source; percentiles, expectations, definitions
     DIR/histograms/NAME.parquet   counts per class of lateness (`bench.lateness.counting.buckets`), one table a grouping
-    DIR/histograms/NAME_received.parquet   the same for end-to-end lateness, where consumers' records were given
+    DIR/histograms/NAME_received.parquet   the same for end-to-end lateness, with --received
 
 A histogram has the columns ``source``, those of its grouping (`GROUPS`), ``lateness_ms``, ``count`` and ``censored``.
-Each message stands in each histogram once, so histograms of several runs merge by adding counts.
-``docs/lateness.md`` describes the files column by column.
+Each message is in each histogram once, so histograms of several runs are merged by adding counts. ``docs/lateness.md``
+describes the files column by column.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ VERSION = 2
 SUMMARY = "summary.json"
 HISTOGRAMS = "histograms"
 RECEIVED = "_received"
-"""Ends the names of the end-to-end tables."""
+"""The ending of the names of end-to-end tables."""
 
 TOPIC = "topic"
 REQUESTED = "requested"
@@ -74,16 +74,16 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     MS_IN_SECOND: ("ms_in_second",),
     AFTER_HOT: ("after_hot_s",),
 }
-"""Histogram name to its group columns; each table has ``source`` before and the counts behind them."""
+"""Histogram name to its group columns; in each table ``source`` is before and the counts are behind them."""
 CELLS: Mapping[str, tuple[str, ...]] = {CELL: ("cell_ms",)}
-"""The same by cells of time (`bench.lateness.counting.cells`), where a result has it."""
+"""The same by cells of time (`bench.lateness.counting.cells`); long runs have no such table."""
 
 KIND_TIMED = "timed"
 KIND_LEVEL = "level"
 
 AFTER_HOT_MAX_S = 10
 NOT_AFTER_HOT = -1
-"""``after_hot_s`` of what was due neither in a hot second nor in the ten seconds after one."""
+"""``after_hot_s`` of messages due neither in a hot second nor in the ten seconds after one."""
 
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "p99.99": 0.9999}
 WITHIN_MS = (1, 10, 100, 1000)
@@ -97,12 +97,12 @@ DEFINITIONS: Mapping[str, str] = {
     "delivered": "messages with at least one delivery in the CommitLog; the first one counts",
     "pending": "accepted, not delivered, not cancelled, due after the moment of the reading",
     "overdue": "accepted, not delivered, not cancelled, due at or before that moment; right-censored in the histograms",
-    "lost": "accepted, and neither delivered nor pending nor overdue nor cancelled",
-    "percentiles": "over what was delivered and what is overdue, which counts as late as it is so far: 'at least'",
+    "lost": "accepted, but not delivered, pending, overdue, cancelled or unknown",
+    "percentiles": "over delivered and overdue messages; an overdue one counts with its lateness so far: 'at least'",
     "repeated": "deliveries beyond the first of their delay id; in no histogram",
     "early": "first deliveries with a lateness below zero",
     "cancelled": "accepted, then cancelled before delivery",
-    "unknown": "finished, but the record of how is gone (log cut by retention, journal given back)",
+    "unknown": "finished, but no record tells how (retention cut the log, journal freed); or due time not recorded",
 }
 
 
@@ -112,7 +112,7 @@ class ResultError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run left behind: ``summary`` as read from JSON, ``histograms`` as pyarrow tables by name."""
+    """The result of a run: ``summary`` as read from JSON, ``histograms`` as pyarrow tables by name."""
 
     folder: Path
     summary: dict[str, Any]
@@ -125,12 +125,12 @@ class Result:
 
     @property
     def has_received(self) -> bool:
-        """Whether end-to-end lateness is part of it."""
+        """Whether the result has end-to-end lateness."""
         return TOPIC + RECEIVED in self.histograms
 
 
 def read_result(folder: Path) -> Result:
-    """Read a result folder with pyarrow alone; raises ResultError if it is none."""
+    """Read a result folder, without Spark. Raises ResultError if it is none or is damaged, OSError if unreadable."""
     import pyarrow.parquet as pq
 
     path = folder / SUMMARY
@@ -169,7 +169,7 @@ def percentiles(
 ) -> dict[str, int | None]:
     """Percentiles of a histogram, and its ``max``; all None if it is empty.
 
-    The q-quantile is the smallest value with at least a share q of all counts at or below it (nearest rank).
+    The q-quantile is the smallest value with at least the share q of all counts at or below it (nearest rank).
 
     >>> percentiles([0, 1, 7], [50, 49, 1])
     {'p50': 0, 'p90': 1, 'p99': 1, 'p99.9': 7, 'p99.99': 7, 'max': 7}
@@ -187,7 +187,7 @@ def percentiles(
 
 
 def _rank(total: int, quantile: float) -> int:
-    """The nearest rank, rounded up, in whole millionths so that 0.9999 of 10,000 is 9,999 and not 10,000."""
+    """The nearest rank, rounded up. Computed in millionths: in floats, 0.9999 of 10,000 may become 10,000."""
     millionths = round(quantile * 1_000_000)
     return -(-total * millionths // 1_000_000)
 
@@ -197,8 +197,8 @@ def share_within(
 ) -> dict[str, float | None]:
     """For each limit the share of counts with a value at or below it (early ones too); None if there are none.
 
-    ``waiting`` are values and counts of what is not delivered yet. Whoever waits longer than a limit has missed it;
-    who has not waited so long yet counts neither way.
+    ``waiting`` are values and counts of messages that are not delivered yet. One that has waited longer than a limit
+    has missed it; one that has waited less is not counted yet.
 
     >>> share_within([-1, 5, 2000], [1, 2, 1], (10, 1000))
     {'10': 0.75, '1000': 0.75}
@@ -216,10 +216,10 @@ def share_within(
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """The lateness of some messages: values (ms) and counts of what was delivered, and of what still waits.
+    """The lateness of some messages: values (ms) and counts of delivered ones, and of those that still wait.
 
-    What waits counts as late as it is so far: it will be later. So a figure is a lower bound where one that waits
-    decides it. Leaving them out would make a broker look better the more it withholds.
+    A message that waits counts with its lateness so far, although it will be later. So a figure that such a message
+    decides is a lower bound. Without them, a broker would look better the more it withholds.
 
     >>> late = Lateness([1, 2], [90, 5], [60_000], [5], latest_ms=2, waited_ms=60_000)
     >>> late.figures()["percentiles"]["p99"], late.figures()["at_least"]
@@ -231,9 +231,9 @@ class Lateness:
     waiting: ArrayLike = ()
     waiting_counts: ArrayLike = ()
     latest_ms: int | None = None
-    """The exact largest lateness of what was delivered, which the classes of a histogram may have rounded."""
+    """The exact largest lateness of delivered messages, which the classes of a histogram may have rounded."""
     waited_ms: int | None = None
-    """The same of what still waits."""
+    """The same of messages that still wait."""
 
     def figures(self) -> dict[str, Any]:
         """Return ``percentiles``, ``at_least`` (the names of those that are lower bounds) and ``within``."""
@@ -242,7 +242,7 @@ class Lateness:
         most = [ms for ms in (self.latest_ms, self.waited_ms) if ms is not None]
         both = np.concatenate([counts, waits])
         found = percentiles(np.concatenate([values, so_far]), both)
-        # Were each that waits never to come: what stays the same then, deliveries alone decide.
+        # If no waiting message ever came, a figure would stay the same only if deliveries alone decide it.
         never = percentiles(np.concatenate([values, np.full(len(so_far), np.iinfo(np.int64).max)]), both)
         bounds = [name for name, value in found.items() if value != never[name]]
         if most and found["max"] is not None:

@@ -21,7 +21,7 @@ class Target:
     limit_ms: int
 
     def judge(self, found: float | None) -> dict[str, Any]:
-        """Hold the share that was found against it, as ``summary.json`` has it; nothing due at all holds."""
+        """Compare it with the share found, in the form of ``summary.json``. It holds if nothing was due."""
         return {
             "share": self.share,
             "limit_ms": self.limit_ms,
