@@ -1,9 +1,8 @@
-"""Pages that show measurements to people: one HTML text each, with its pictures inside, that needs no network.
+"""Pages of measurements: one HTML text each, with its pictures inside, that needs no network.
 
-Everything below is pure: figures in, text out. `histogram` counts, `canvas` turns one drawing into inline SVG (the
-only module that loads matplotlib, and only when something is drawn), `page` writes the HTML round it, the chart
-modules draw, and `lateness_page` and `bench_page` put their pages together. ``python -m bench.report DIR`` draws the
-page of a folder again.
+Everything below is pure: figures in, text out. `histogram` counts. The modules in `charts` draw; `canvas` turns one
+drawing into inline SVG. They load matplotlib when something is drawn. `page` writes the HTML around the pictures.
+`lateness_page` and `bench_page` compose their pages. ``python -m bench.report DIR`` draws the page of a folder again.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ __all__ = ["NAME", "render", "write"]
 NAME = "report.html"
 
 _OVER = ("pending", "timers", "due at once")
-"""Parts of a case that are numbers which curves are drawn over."""
+"""Numeric parts of a case that are the x axis of curves."""
 
 
 def write(content: Mapping[str, Any], path: Path) -> None:
-    """Write the page of a results document, through a temporary file beside it."""
+    """Write the page of a results document, through a temporary file beside it. Raises OSError."""
     half = path.with_name(path.name + ".new")
     half.write_text(render(content), encoding="utf-8")
     half.replace(path)
@@ -86,7 +86,7 @@ def _pictures(key: str, section: Section, palette: Palette) -> list[Html]:
 
 
 def _groups(figures: list[Figure], common: Case) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """Divide many cases by the first part that differs: a picture of each is not too long."""
+    """Divide many cases by the first part that differs, so that no picture is too long."""
     cases = {case_text(f.case, common) for f in figures}
     head = next((k for k in figures[0].case if k not in common), "") if len(cases) > 6 else ""
     found: dict[str, dict[str, dict[str, list[float]]]] = {}

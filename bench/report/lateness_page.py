@@ -1,7 +1,7 @@
 """The page of ``timewheel lateness``: how late every message was, from a result folder, in a fixed order.
 
-Everything is drawn from `bench.lateness.results.result.Result`, nothing is computed again that the summary holds, and
-nothing is left out without a sentence that says so.
+All figures come from `bench.lateness.results.result.Result`; those of its summary are not computed again. If the page
+leaves something out, a sentence says so.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = ["NAME", "render", "write"]
 
 NAME = "report.html"
 _DRAWN_CELLS = 1_500
-"""A day of minutes, and some; a picture has at most 120 columns of them."""
+"""A little more than a day of minutes. (A picture has at most 120 columns.)"""
 
 
 def write(result: Result, path: Path) -> None:
-    """Write the page to a file, through a temporary one beside it: a reader never sees half a page."""
+    """Write the page through a temporary file, so that a reader never sees half a page. Raises OSError."""
     half = path.with_name(path.name + ".new")
     half.write_text(render(result), encoding="utf-8")
     half.replace(path)
@@ -105,7 +105,7 @@ def render(result: Result) -> str:
 
 
 def _drawn_width(lines: Mapping[str, Timeline], cell_ms: int) -> int:
-    """How long the cells are that pictures are drawn from, at most `_DRAWN_CELLS` of them, however long the run."""
+    """The length of the cells that pictures are drawn from; there are at most `_DRAWN_CELLS`."""
     ends = [(int(line.starts[0]), int(line.starts[-1])) for line in lines.values() if len(line.starts)]
     if not ends:
         return cell_ms
@@ -127,7 +127,7 @@ _NEEDS = {
 
 
 def _counted(section: PageSection, tables: Mapping[str, Any]) -> PageSection:
-    """Say of a section whose grouping was not asked for (--by) that it was not, instead of that it is empty."""
+    """Replace a section by a sentence that says so if --by left out its grouping."""
     needs = _NEEDS.get(section.key, TOPIC)
     if needs in tables or (needs == MINUTE and CELL in tables):
         return section
@@ -186,8 +186,8 @@ def _sources(summary: Mapping[str, Any], curves: Mapping[str, DrawnCurve]) -> Ht
 def _definitions(summary: Mapping[str, Any]) -> Html:
     return joined([
         note("Nothing is trimmed: every delayed message of the logs is in the counts, every delivered one in every "
-             "picture, every overdue one in the curves and counts of overdue messages. Pictures bring minutes and "
-             "topics together where there are more than fit, and leave none out."),
+             "picture, every overdue one in the curves and counts of overdue messages. If there are more minutes or "
+             "topics than fit, pictures merge them; none is left out."),
         terms(summary["definitions"].items()),
     ])  # fmt: skip
 
@@ -207,6 +207,6 @@ def _damage(summary: Mapping[str, Any]) -> Html:
             parts.append(listed if len(rows) <= 20 else details(caption, listed))
         if torn:
             where = f"in {torn['file']} at offset {count(torn['offset'])}"
-            parts.append(note(f"{name}: behind the last whole record, {where}, stand {count(torn['bytes'])} bytes "
+            parts.append(note(f"{name}: behind the last whole record, {where}, there are {count(torn['bytes'])} bytes "
                               f"that are no record ({torn['why']})."))  # fmt: skip
     return joined(parts or [note("No source was read.")])

@@ -262,7 +262,7 @@ def test_many_damaged_regions_and_a_torn_tail() -> None:
     seen = words(drawn(result))
     assert "250 regions" in seen
     assert "150 of them are not listed" in seen
-    assert "in 00000000001073741824 at offset 77,000, stand 12 bytes" in seen
+    assert "in 00000000001073741824 at offset 77,000, there are 12 bytes" in seen
 
 
 @pytest.mark.usefixtures("words_only")

@@ -20,7 +20,7 @@ __all__ = ["Limit", "rows_chart", "within_chart"]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many of how many were within a limit (ms), and the share that was aimed at, if any."""
+    """A limit (ms): ``within`` of ``whole`` messages were within it."""
 
     limit_ms: int
     within: int

@@ -1,13 +1,13 @@
 """One drawing as inline SVG: sizes, colours, fonts, and the way from a matplotlib figure to a piece of a page.
 
-A chart is drawn twice, for a wide page (and print) and for a phone, and the page shows the one that fits. Colours
-are written as CSS variables, so that the same SVG is right on white, on a dark screen and on paper: matplotlib draws
-with stand-in colours (`INK`, `SERIES`...), and `to_svg` replaces each by its variable; page.css gives the values,
-the palette of Okabe and Ito, which people with any kind of colour blindness can tell apart. No chart relies on colour:
-each line has a style and a marker of its own too. Text stays text: it can be searched, scaled and read aloud.
+A chart is drawn twice, for a wide page (and print) and for a phone, and the page shows the one that fits. Colours are
+CSS variables, so that the same SVG suits white and dark screens and paper. The trick: matplotlib draws with stand-in
+colours (`INK`, `SERIES`...), and `to_svg` replaces each by its variable. page.css gives the values, the palette of
+Okabe and Ito, whose colours people with any kind of colour blindness can tell apart. No chart relies on colour: each
+line has its own dash and marker, too. Text stays text: it can be searched, scaled and read aloud.
 
-matplotlib is loaded when the first chart is drawn: a command that draws nothing starts quickly and works without
-the extra. Determinism: the same drawing gives the same text.
+matplotlib is loaded when the first chart is drawn, so a command that draws nothing starts quickly and works without the
+extra. The same drawing gives the same text.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Size:
     letters: int
 
     def short(self, name: str) -> str:
-        """A name that fits into a legend or over a panel: its middle is left out, both ends tell names apart.
+        """A name that fits into a legend or over a panel; the middle of a long one is left out.
 
         Control characters and marks of writing direction become escapes; a leading ``_`` would hide it from matplotlib.
         """
@@ -101,7 +101,7 @@ Draw = Callable[[Size], "Figure"]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One picture of a page: how to draw it, its title and what it says to those who cannot see it."""
+    """One picture of a page: how to draw it, its title, and its text for readers who cannot see it."""
 
     key: str
     title: str
@@ -146,7 +146,7 @@ def _context() -> AbstractContextManager[None]:
 
 
 def new_figure(size: Size, height_in: float) -> Figure:
-    """Return an empty figure of that size that lays its parts out so that nothing overlaps."""
+    """Return an empty figure of this size, whose layout avoids overlaps."""
     from matplotlib.figure import Figure as NewFigure
 
     figure = NewFigure(figsize=(size.width_in, height_in), layout="constrained")
@@ -231,7 +231,7 @@ def drawn(chart: Chart) -> str:
     parts = []
     for size in (WIDE, NARROW):
         with _context(), warnings.catch_warnings():
-            # The browser draws the letters, and has them: matplotlib only guesses how wide they are.
+            # The browser draws the letters; matplotlib only estimates their width, so it need not have them.
             warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
             warnings.filterwarnings("ignore", "Matplotlib currently does not support", UserWarning)
             svg = to_svg(chart.draw(size), f"{chart.key}-{size.name}", chart.title, chart.says)

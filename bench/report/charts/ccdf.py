@@ -1,8 +1,7 @@
 """How many messages were later than x: one falling curve for each source, both axes logarithmic.
 
-A message that is overdue and not delivered is in the curve too, with the lateness it has reached so far: "at least so
-late". Its places are marked, and from the first of them on the curve says "at least". Leaving them out would make a
-broker look better the more it withholds.
+Overdue messages are in the curve with their lateness so far; triangles mark them. From the first of these on, the curve
+means "at least". Without them, a broker would look better the more it withholds.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _COLUMNS = 600
 
 @dataclass(frozen=True, slots=True)
 class DrawnCurve:
-    """What one curve is made of: lateness of what was delivered, and of what is overdue so far; both in ms."""
+    """The data of one curve: lateness of delivered messages, and of overdue ones so far, in ms."""
 
     delivered: Histogram
     overdue: Histogram = EMPTY
@@ -61,7 +60,7 @@ def ccdf_chart(
 def steps(histogram: Histogram, low: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return x and y of a CCDF as steps-post takes them: y is the share of values above x, ending at 0.
 
-    Where more points fall into one 600th of the axis than two, the first and the last are kept: no pixel changes.
+    Of the points in one 600th of the axis only the first and the last are kept, which changes no pixel.
     """
     total = histogram.total
     x = np.concatenate([[low], histogram.values.astype(np.float64)])

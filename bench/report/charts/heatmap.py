@@ -33,7 +33,7 @@ _WIDTHS_MS = (
 
 
 def column_width(span_ms: int, at_most: int, least_ms: int = MINUTE_MS) -> int:
-    """Return the width in ms of at most so many columns over a span, a multiple of ``least_ms``.
+    """Return the width in ms of at most ``at_most`` columns over a span; it is a multiple of ``least_ms``.
 
     >>> column_width(30 * 86_400_000, 1_500) // MINUTE_MS
     30
@@ -45,9 +45,9 @@ def column_width(span_ms: int, at_most: int, least_ms: int = MINUTE_MS) -> int:
 def coarser(
     cells: Mapping[int, Histogram], at_most: int, least_ms: int = MINUTE_MS
 ) -> tuple[int, dict[int, Histogram]]:
-    """Bring columns of ``least_ms`` (keyed by their start in ms) into at most so many wider ones.
+    """Merge columns of ``least_ms`` (keyed by their start in ms) into at most ``at_most`` wider ones.
 
-    Returns the width in ms and the columns by their start. Nothing is left out.
+    Returns the width in ms and the columns by their start.
     """
     if not cells:
         return least_ms, {}

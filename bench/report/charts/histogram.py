@@ -1,7 +1,7 @@
 """An exact histogram of whole milliseconds: which values were seen, and how often each.
 
-Percentiles are those of `bench.lateness.results.result`: nearest rank, exact, always a value that was really seen. Sums
-of histograms have exact percentiles too, and no count is ever rounded.
+Percentiles are those of `bench.lateness.results.result`: nearest rank, exact, always a value that occurred. Sums of
+histograms have exact percentiles, too, and no count is rounded.
 
 >>> histogram = Histogram.of({0: 98, 7: 1, 900: 1})
 >>> histogram.percentile("p50"), histogram.percentile("p99"), histogram.percentile("max")
@@ -50,7 +50,7 @@ class Histogram:
         if counts.size and int(counts.min()) < 0:
             raise ValueError(f"a count is negative: {int(counts.min())}")
         if values.size and (counts > 0).all() and (values[1:] > values[:-1]).all():
-            return cls(values, counts)  # as tables have them: a month has a cell for each minute
+            return cls(values, counts)  # already in order, as in tables: a month has a cell for each minute
         distinct, where = np.unique(values, return_inverse=True)
         sums = np.zeros(distinct.size, np.int64)
         np.add.at(sums, where, counts)
@@ -59,7 +59,7 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        """How many values were counted."""
+        """The number of counted values."""
         return int(self.counts.sum())
 
     @property
@@ -81,7 +81,7 @@ class Histogram:
         return percentiles(self.values, self.counts)
 
     def at_most(self, value: int) -> int:
-        """Count what does not exceed ``value``."""
+        """The number of values at or below ``value``."""
         return int(self.counts[: np.searchsorted(self.values, value, side="right")].sum())
 
     def later_than(self) -> Integers:

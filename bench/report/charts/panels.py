@@ -83,7 +83,7 @@ def _panel(axes: Axes, source: str, groups: Mapping[int, Histogram], how: Panels
         style = style_of(number)
         if not (how.marks and few):
             style["marker"] = "" if len(places) > 1 else style["marker"]
-        # Later lines are thinner: of lines that lie on each other, all are seen.
+        # Later lines are thinner, so that all lines are seen where they coincide.
         style |= {"linewidth": 2.6 - 0.55 * number, "markersize": 5.6 - 0.9 * number}
         axes.plot(places, [found[line] for found in bounds], label=line, **style)
     if how.limit_ms is not None:

@@ -1,7 +1,7 @@
 """Messages due and messages delivered in each second, as background for lateness.
 
-A table of lateness knows when messages were due, by the cell, and how late each came. So a delivery stands in the cell
-of due time plus lateness, or in the one after it: within a cell nobody knows more.
+A table of lateness has the due time of messages only by the cell, and their lateness. So a delivery is drawn in the
+cell of due time plus lateness; the true cell may be the one after it.
 """
 
 from __future__ import annotations

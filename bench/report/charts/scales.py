@@ -1,7 +1,7 @@
 """Axes that people can read: lateness from "2 s early" over 0 to days, times of day in UTC, counts, shares in nines.
 
-Lateness axes are linear between -1 and 1 ms and logarithmic beyond, on both sides: whole milliseconds have a 0, which a
-logarithm has no place for, and early ones are shown as what they are.
+Lateness axes are linear between -1 and 1 ms and logarithmic beyond, on both sides. So 0 and early messages, which a
+logarithm cannot show, have a place.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _BETWEEN_MS = (
     2, 5, 20, 50, 200, 500, 2_000, 5_000, 20_000, 30_000, 120_000, 300_000, 1_200_000, 1_800_000, 7_200_000, 18_000_000,
     2 * _DAY_MS, 5 * _DAY_MS, 20 * _DAY_MS, 50 * _DAY_MS,
 )  # fmt: skip
-"""Between the marks: named where there is room."""
+"""Values between the marks, named if there is room."""
 _DECADES_TICKED = 10
-"""Beyond so many decades small ticks would be a grey bar."""
+"""With more decades, small ticks would be a grey bar."""
 _DECADES_IN_NINE = 5
-"""Up to so many decades each has all its small ticks, 2 to 9. Beyond, 2 and 5: a tick costs about 1 ms to draw."""
+"""Up to so many decades each has all its small ticks, 2 to 9; with more, 2 and 5. Drawing a tick takes about 1 ms."""
 _TIME_STEPS_MS = (
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000,
     1_200_000, 1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, _DAY_MS, 2 * _DAY_MS, 5 * _DAY_MS,
@@ -53,7 +53,7 @@ _TIME_STEPS_MS = (
 
 
 def bent(value: float) -> float:
-    """Say where a lateness stands on its axis: itself within one millisecond, 1 + log10 beyond."""
+    """The place of a lateness on its axis: itself within one millisecond, 1 + log10 beyond."""
     return math.copysign(1 + math.log10(abs(value)), value) if abs(value) > 1 else value
 
 
@@ -73,7 +73,7 @@ def spread(marks: Iterable[float], gap: float, first: Sequence[float] = ()) -> l
 def lateness_ticks(low_ms: float, high_ms: float, at_most: int) -> list[float]:
     """Return values for the named ticks of a lateness axis, 0 among them when it is on the axis.
 
-    Powers of ten come first, then what stands between them where there is room.
+    Powers of ten come first, then values between them if there is room.
     """
     low, high = bent(low_ms), bent(high_ms)
     marks, between = (
@@ -169,12 +169,12 @@ def time_scale(axes: Axes, low_ms: int, high_ms: int, at_most: int) -> None:
 
 
 def nines(share_missing: float) -> float:
-    """Say where a share stands on an axis of nines: 0 for nothing, 1 for 90 %, 2 for 99 %, and so on."""
+    """The place of a share on an axis of nines: 0 for nothing, 1 for 90 %, 2 for 99 %, and so on."""
     return -math.log10(share_missing)
 
 
 def nines_scale(axes: Axes, top: int) -> None:
-    """Make the x axis one of nines, in percent, up to ``top`` of them and 100 behind."""
+    """Make the x axis one of nines, in percent, up to ``top`` nines, with 100 behind them."""
     names = ["0", "90", "99"] + [f"99.{'9' * (n - 2)}" for n in range(3, top + 1)]
     axes.set_xlim(0, top + 1)
     axes.set_xlabel("percent of deliveries")

@@ -17,7 +17,7 @@ __all__ = ["baseline_section", "read_baseline"]
 
 
 def read_baseline(result: Result) -> Result | str | None:
-    """The result that this one is compared with; a text where it cannot be read any more, None where there is none."""
+    """The baseline of a result; a text that says why if it cannot be read any more; None without a baseline."""
     folder = (result.summary.get("run") or {}).get("baseline")
     if not folder:
         return None

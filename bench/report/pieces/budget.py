@@ -1,9 +1,9 @@
 """How much of the error budget is used, how fast it burns, and in which intervals.
 
-A target of 99.9 % within 1 s allows one message of a thousand to miss: that is the budget. The burn rate of a window is
-the share that missed in it over the share that may: at 1 the budget of the run lasts exactly as long as the run, at 10
-a tenth of it. Short windows tell a fire from a drizzle, so there are several. A message that waits already longer than
-the limit has missed it; one that waits, but not so long, counts neither way.
+A target of 99.9 % within 1 s lets one message of a thousand miss it: that is the budget. The burn rate of a window is
+the share that missed the target in it, divided by the share that may miss it. At a rate of 1 the budget of the run
+lasts as long as the run, at 10 a tenth of that. Short windows show sudden outages, long ones a slow loss. A message
+that has waited longer than the limit has missed it; one that has waited less is not counted yet.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _INTERVALS_MOST = 10
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """One source over time: starts of its cells in rising order (epoch ms), and in each how many were judged, how many
-    missed the limit."""
+    """One source over time: starts of its cells in rising order (epoch ms), and for each cell the number of messages
+    that were judged, and of those that missed the limit."""
 
     starts: Integers
     judged: Integers
@@ -44,7 +44,7 @@ class Cells:
         return int(self.starts[-1]) + self.width_ms
 
     def window(self, length_ms: int) -> tuple[tuple[int, int], tuple[int, int, int]]:
-        """Judged and missed of the last window of that length; and of the worst one, with its end."""
+        """(judged, missed) of the last window of this length, and (judged, missed, end) of the worst one."""
         judged, missed = (np.concatenate([[0], np.cumsum(column)]) for column in (self.judged, self.missed))
         ends = np.arange(1, len(self.starts) + 1)
         begins = np.searchsorted(self.starts, self.starts + self.width_ms - length_ms)
@@ -85,7 +85,7 @@ def worst_intervals(
 ) -> tuple[list[Interval], int]:
     """The runs of neighbouring cells that missed the target, those with the most missed messages first.
 
-    At ``most`` so many; and how many there are.
+    Returns at most ``most`` of them, and the number of all.
     """
     places = []
     for source, line in lines.items():
@@ -149,7 +149,7 @@ def _burn(judged: Mapping[str, Cells], may: float) -> Html:
     for source, one in judged.items():
         for length in (*windows, span):
             (due, late), (worst_due, worst_late, end) = one.window(length)
-            if length == span:  # one that ends before the run is none of its length
+            if length == span:  # a window of the run's length that ends before the run is a shorter one
                 worst_due, worst_late, end = due, late, one.end
             rows.append([
                 *([name_text(source)] if len(judged) > 1 else []),

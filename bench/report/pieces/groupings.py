@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_ROWS", "crowds", "ms_in_second", "over_time", "requested", "topics"]
 
 MOST_ROWS = 24
-"""So many topics are drawn singly, those with the most messages; the rest is one row."""
+"""So many topics have a row each, those with the most messages; all others share one."""
 _BIN_MS = 10
 
 
@@ -80,8 +80,8 @@ def over_time(cells: Groups, least_ms: int, limit_ms: int) -> Html:
         ),
         figure(
             rates_chart(cells, least_ms, _dress_time),
-            "Messages due, and messages delivered, in a second. A delivery stands where due time and lateness lead to, "
-            "give or take a cell of time. What is due and not delivered is overdue.",
+            "Messages due and delivered per second. A delivery is drawn at its due time plus its lateness, exact to a "
+            "cell of time. A message that was due and not delivered is overdue.",
             "Nothing was due.",
         ),
     ]
@@ -148,10 +148,10 @@ def crowds(by_crowd: Grouped, after_hot: Grouped, hot_from: Mapping[str, int]) -
             "Nothing was delivered.",
         ),
         _listed("By the number due in the second", "due in it", by_crowd, {n: f"{count(n)} or more" for n in sizes}),
-        note(f"A second is hot from so many messages due in it on: {words}." if words else "No source was read."),
+        note(f"Messages due in a second that make it hot, at least: {words}." if words else "No source was read."),
         figure(
             panels_chart("after-hot", "After a hot second", _says("in and after hot seconds", hot), hot, after),
-            "In a hot second, and so many seconds after the last one.",
+            "In a hot second, and in each of the ten seconds after it.",
             "No second was hot: nothing to compare.",
         ),
         _listed("In and after hot seconds", "due", hot, seconds),
@@ -208,9 +208,9 @@ def ms_in_second(data: Grouped) -> Html:
     how = Panels(place=lambda start: start + _BIN_MS / 2, dress=_dress_ms, straight=True, lines=("p50", "p90", "p99"))
     chart = panels_chart("ms", "Within the second", _says("by millisecond within the second", bins), bins, how)
     caption = (
-        "By due time modulo 1,000 ms, ten milliseconds to a point; the axis of lateness is linear, and ends at the "
-        "largest p99 shown. A broker that works in slots of a second shows a ramp: what is due early in a slot waits "
-        "for its end."
+        "By due time modulo 1,000 ms, ten milliseconds to a point. The axis of lateness is linear and ends at the "
+        "largest p99. A broker that works in slots of a second shows a ramp: a message due early in a slot waits for "
+        "the end of the slot."
     )
     return figure(chart, caption, "Nothing was delivered.")
 
@@ -222,7 +222,7 @@ def _dress_ms(axes: Axes, keys: Sequence[int], size: Size) -> None:  # noqa: ARG
 
 
 def topics(groups: Groups) -> Html:
-    """Draw and list lateness by source, topic and level; the topics with the most messages singly."""
+    """Draw and list lateness by source, topic and level; beyond `MOST_ROWS`, topics with few messages share a row."""
     weight: Counter[tuple[str, str, int]] = Counter()
     for found in groups.values():
         for key, curve in found.items():

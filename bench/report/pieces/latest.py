@@ -1,4 +1,4 @@
-"""The latest messages as a table: whoever is asked about one finds it by topic, key or id."""
+"""The latest messages as a table, in which one is found by topic, key or id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LETTERS = 60
 
 
 def latest_section(summary: Mapping[str, Any]) -> Html:
-    """Return the table of the latest messages, or a sentence where none was late."""
+    """Return the table of the latest messages, or a sentence if none was late."""
     if not summary["latest"]:
         return note("No message was late, not by a millisecond.", "soft")
     several = len(summary["sources"]) > 1

@@ -1,9 +1,9 @@
-"""The HTML of a page: text, tables, pictures, put together so that nothing is fetched from anywhere.
+"""The HTML of a page: text, tables and pictures in one file that fetches nothing.
 
-A content security policy in the page itself forbids every fetch and every script but one, which sorts tables and is
-named there by its hash: what a browser shows is what stands in the file. Text that comes from outside (topics, keys,
-paths, expectations) is made harmless here and nowhere else: markup is escaped, control characters and marks of writing
-direction are written as escapes. Whatever returns or takes `Html` is markup already, a plain `str` is not.
+A content security policy in the page forbids every fetch, and every script except one, which sorts tables and is named
+by its hash. So a browser shows only what is in the file. Text from outside (topics, keys, paths, expectations) is made
+harmless here and nowhere else: markup is escaped, control characters and marks of writing direction are written as
+escapes. `Html` is markup; a plain `str` is text that is not escaped yet.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d UTC)")
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A part of a page: the name that links use, the heading, what stands below it."""
+    """A part of a page: the name for links, the heading, the body."""
 
     key: str
     heading: str
@@ -55,14 +55,14 @@ class PageSection:
 
 
 class Cell(NamedTuple):
-    """A cell of a table whose order is not that of its words: what it shows, and the number that it sorts by."""
+    """A table cell that is not sorted by its text: the text, and the number to sort by."""
 
     shown: str
     value: float
 
 
 class Tile(NamedTuple):
-    """A figure that is seen first: its name, the figure, a style ("", "good" or "bad"), and a remark below it."""
+    """A large figure: its name, the figure, a style ("", "good" or "bad"), and a remark below it."""
 
     name: str
     figure: str
@@ -71,7 +71,7 @@ class Tile(NamedTuple):
 
 
 def text(words: str) -> Html:
-    """Return plain text as markup; nothing in it is obeyed by a browser, neither tags nor control characters."""
+    """Return plain text as markup: a browser interprets no tag and no control character in it."""
     return Html(escape(printable(words, lines=True), quote=True))
 
 
@@ -90,7 +90,7 @@ def _class(style: str) -> str:
 
 
 def verdict(badge: str, words: str, style: str) -> Html:
-    """Return the paragraph that is read first: a few words in bold, then a few sentences."""
+    """Return the first paragraph: a few words in bold, then a few sentences."""
     return Html(f"<p{_class(style)}><strong>{text(badge)}</strong> {text(words)}</p>")
 
 
@@ -138,9 +138,9 @@ def _cell(cell: str | Cell, column: int, words: bool) -> str:
 
 
 def _isolated(words: str) -> Html:
-    """Text in a box of its own direction where it may be written from the right: its neighbours stay where they are.
+    """Isolate text that may be written from right to left, so that its neighbours stay in place.
 
-    A figure stays with its unit, and a moment breaks between day and time only.
+    Lines do not break between a figure and its unit; a moment breaks only between day and time.
     """
     if _FIGURE.fullmatch(words):
         return text(words.replace(" ", "\u00a0"))
@@ -171,7 +171,7 @@ def terms(pairs: Iterable[tuple[str, str]]) -> Html:
 
 
 def details(summary: str, body: Html) -> Html:
-    """Return something that opens when its summary is clicked."""
+    """Return a block that opens when its summary is clicked."""
     return Html(f"<details><summary>{text(summary)}</summary>{body}</details>")
 
 

@@ -1,4 +1,4 @@
-"""What a lateness page says of its own run: command line, host, time zone, versions, what was read, files beside it."""
+"""The section of a lateness page about its run: command line, host, time zone, versions, sources, files beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["about_run"]
 
 
 def about_run(result: Result) -> Html:
-    """Return the section; results of older runs say nothing of their command."""
+    """Return the section; results of older runs do not have their command."""
     summary = result.summary
     run = summary.get("run") or {}
     rows = [(name, str(run[key])) for name, key in _SHOWN if run.get(key)]

@@ -1,4 +1,4 @@
-"""From the tables of a result folder to histograms by source and group.
+"""Makes histograms by source and group from the tables of a result folder.
 
 A table is a pyarrow table as `bench.lateness.results.result` reads it, or anything with ``column_names`` and
 ``column(name)`` whose columns have ``to_numpy()``.
@@ -20,14 +20,14 @@ from bench.report.charts.histogram import EMPTY, Histogram, Integers, merged
 __all__ = ["Groups", "Timeline", "by_group", "by_source", "delivered_only", "timelines"]
 
 Groups = dict[str, dict[Any, DrawnCurve]]
-"""Source to key of the group (a value, or a tuple of them) to what was delivered and what is overdue."""
+"""Source to key of the group (a value, or a tuple of values) to lateness of delivered and of overdue messages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """One source over time, as columns: a year has half a million minutes, and none of them has to be an object.
+    """One source over time, as columns: objects for the half a million minutes of a year would be slow.
 
-    In rising order of ``starts`` (of cells, epoch ms): lateness (ms), messages, whether they are overdue.
+    In rising order of ``starts`` (of cells, epoch ms): lateness (ms), number of messages, whether they are overdue.
     """
 
     starts: Integers
@@ -36,7 +36,7 @@ class Timeline:
     overdue: npt.NDArray[np.bool_]
 
     def curve(self, begin_ms: int, end_ms: int) -> DrawnCurve:
-        """What was due from one moment to before another."""
+        """The lateness of messages due from one moment to before another."""
         rows = np.arange(*np.searchsorted(self.starts, (begin_ms, end_ms)))
         late = self.overdue[rows]
         return DrawnCurve(_of(self.lateness, self.counts, rows[~late]), _of(self.lateness, self.counts, rows[late]))
@@ -74,11 +74,11 @@ def _codes(column: Any, width: int = 1) -> tuple[Integers, list[Any]]:
 
 
 def by_group(table: Any, columns: Sequence[str], sources: Sequence[str], width: int = 1) -> Groups:
-    """Return the curve of every group of every source named; those without rows have an empty dict.
+    """Return the curve of every group of every named source; a source without rows has an empty dict.
 
-    Keys are plain values for one column, tuples for more, in rising order; with a ``width`` above 1 values of one
-    column that lie in one multiple of it are one group. Raises KeyError for a source in the
-    table that is not named: its rows would be left out silently.
+    Keys are plain values for one column, tuples for several, in rising order. A ``width`` above 1 rounds the values of
+    a column down to its multiples. Raises KeyError for a source in the table that is not named, because its rows would
+    be left out silently.
     """
     found: Groups = {source: {} for source in sources}
     if not len(table.column("count")):
@@ -113,7 +113,7 @@ def by_source(groups: Groups) -> dict[str, DrawnCurve]:
 
 
 def delivered_only(groups: Groups) -> dict[str, dict[int, Histogram]]:
-    """Return what was delivered, group by group; groups of which nothing was delivered are left out."""
+    """Return the lateness of delivered messages by group, without groups in which nothing was delivered."""
     return {
         source: {key: curve.delivered for key, curve in found.items() if curve.delivered}
         for source, found in groups.items()

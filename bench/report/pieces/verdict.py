@@ -24,7 +24,7 @@ _BAD_ABOVE_ZERO = {"overdue", "lost", "repeated", "early"}
 
 
 def headline(summary: Mapping[str, Any]) -> Html:
-    """Return the verdict, good or bad at a glance: what is wrong in bold, then the figures in a few sentences.
+    """Return the verdict: in bold what is wrong, or that the target is met; then the figures in a few sentences.
 
     Bad: an expectation or the target is missed, or a message was lost or early. Wary: one was repeated or is overdue.
     """
@@ -62,7 +62,7 @@ def _capital(words: str) -> str:
 
 
 def headline_tiles(summary: Mapping[str, Any]) -> Html:
-    """Return the percentiles and the share within the target, as large as they matter."""
+    """Return the percentiles and the share within the target as large tiles."""
     total, target = summary["total"], summary["target"]
     shown = [
         Tile(
@@ -81,7 +81,7 @@ def headline_tiles(summary: Mapping[str, Any]) -> Html:
 
 
 def _remark(name: str, ms: int | None, bound: bool) -> str:
-    """What a percentile means, once; and the milliseconds where the tile shows a coarser unit."""
+    """The meaning of a percentile, or its milliseconds if the tile shows a coarser unit."""
     if ms is None:
         return ""
     exact = f"{ms:,}\u00a0ms" if abs(ms) >= 10_000 else ""
@@ -91,7 +91,7 @@ def _remark(name: str, ms: int | None, bound: bool) -> str:
 def verdict_section(
     summary: Mapping[str, Any], curves: Mapping[str, DrawnCurve], received: Mapping[str, DrawnCurve]
 ) -> Html:
-    """Return the counts, the percentiles, the shares within limits and what was expected."""
+    """Return the counts, the percentiles, the shares within limits and the expectations."""
     total = summary["total"]
     figures = [Tile(name, count(total[name]), _style(name, total[name])) for name in COUNTS if name in total]
     columns = _columns(summary)
@@ -129,7 +129,7 @@ def verdict_section(
 
 
 def _columns(summary: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Name and figures of each column of the verdict: of several sources each, then all together; a phone has room."""
+    """Name and figures of each column of the verdict: each source if there are several, then all together."""
     sources, total = summary["sources"], summary["total"]
     several = len(sources) > 1
     columns = [(source["name"], source) for source in sources] if several else []
@@ -166,7 +166,7 @@ def _within_chart(key: str, curves: Mapping[str, DrawnCurve], target: float) -> 
 
 
 def _limit(limit_ms: int, curve: DrawnCurve) -> Limit:
-    """How many made a limit: what waits longer has missed it, what waits less counts neither way."""
+    """How many were within a limit. A message that has waited longer has missed it; others that wait do not count."""
     missed = curve.overdue.total - curve.overdue.at_most(limit_ms)
     return Limit(limit_ms, curve.delivered.at_most(limit_ms), curve.delivered.total + missed)
 
@@ -182,7 +182,7 @@ def _expected(expectations: Sequence[Mapping[str, Any]]) -> Html:
 
 
 def _found(text: str, value: float | None) -> str:
-    """A figure in the unit of what was expected of it."""
+    """A figure in the unit of its expectation."""
     if value is None:
         return "-"
     if _A_TIME.match(text):
@@ -191,7 +191,7 @@ def _found(text: str, value: float | None) -> str:
 
 
 def read_from(sources: Sequence[Mapping[str, Any]]) -> Html:
-    """Return a column for each source: what was read of it."""
+    """Return a table of what was read, a column for each source."""
     rows: list[list[str]] = [
         ["kind", *(s["kind"] for s in sources)],
         ["records in its log", *(count(s["records"]) for s in sources)],
@@ -206,7 +206,7 @@ def read_from(sources: Sequence[Mapping[str, Any]]) -> Html:
 
 
 def compared(sources: Sequence[Mapping[str, Any]]) -> Html:
-    """Return a column of figures for each source: counts, percentiles, shares."""
+    """Return a table of counts, percentiles and shares, a column for each source."""
     late = [_percentiles(source) for source in sources]
     rows: list[list[str]] = [
         *([name, *(count(s[name]) for s in sources)] for name in COUNTS),
