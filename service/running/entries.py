@@ -8,7 +8,8 @@ due time            the first of these that is present: ``TW_DELIVER_MS`` (epoch
 
 No broker interprets ``TW_DELIVER_MS`` and ``TW_DELAY_MS``. An Apache broker of version 5 delays messages with
 ``TIMER_*`` itself, and a Timewheel broker those with any of the last four properties. Such a message enters the entry
-topic when it is due, and is delivered at once.
+topic when it is due, and is delivered at once. Apache's broker leaves ``TIMER_DELAY_*`` in it and adds
+``TIMER_OUT_MS``: by that it is known that this delay is over.
 
 A delivered message has the sender's body, tags, keys and properties. Left out are ``TW_TOPIC`` and the properties that
 would delay the message again or make it a half message. Added are ``TW_DELAY_ID`` (broker, queue and offset of the
@@ -33,6 +34,7 @@ from remoting.messages.properties import (
     DELAY,
     OWN_PROPERTIES,
     STARTDELIVERTIME,
+    TIMER_OUT_MS,
     TRAN_MSG,
     get_property,
     remove_properties,
@@ -82,7 +84,17 @@ SERVICE_PROPERTIES = (
     ENTRY_TOPIC,
 )
 # TRAN_MSG: brokers leave it in a committed message. Sent again, that would become a half message again.
-_STRIPPED = (TOPIC, DELIVER_MS, DELAY_MS, DELAY, TRAN_MSG, *PRECEDENCE[1:], *OWN_PROPERTIES, *SERVICE_PROPERTIES)
+_STRIPPED = (
+    TOPIC,
+    DELIVER_MS,
+    DELAY_MS,
+    DELAY,
+    TRAN_MSG,
+    TIMER_OUT_MS,
+    *PRECEDENCE[1:],
+    *OWN_PROPERTIES,
+    *SERVICE_PROPERTIES,
+)
 _OWN = b"TW_KIND\x01"
 _EARLIER = frozenset({b"takeover", b"release", b"verdict"})
 _NO_HOST = bytes(8)
@@ -226,6 +238,8 @@ def _due(text: str, store_ms: int) -> int:
         raise _RejectedError(str(error)) from None
     if due_ms is None:
         raise _RejectedError(f"no due time: set {DELIVER_MS}, {DELAY_MS} or __STARTDELIVERTIME")
+    if get_property(text, TIMER_OUT_MS) and read_due(text, 0) != due_ms:
+        return store_ms  # a delay that Apache's timer has waited for
     return due_ms
 
 

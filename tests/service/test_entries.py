@@ -62,6 +62,26 @@ def test_due_times(properties: dict[str, str], due_ms: int) -> None:
     assert set(left) <= {"TW_DELAY_ID", "TW_DUE_MS", "__STARTDELIVERTIME"}
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "due_ms"),
+    [
+        ("TIMER_DELAY_SEC", "3600", STORE_MS),
+        ("TIMER_DELAY_MS", "3600000", STORE_MS),
+        ("TIMER_DELIVER_MS", "1700000000900", 1_700_000_000_900),
+        ("TW_DELAY_MS", "250", STORE_MS + 250),
+    ],
+)
+def test_a_delay_that_apaches_timer_has_waited_for_is_over(name: str, value: str, due_ms: int) -> None:
+    """It leaves the sender's property in the message, and notes in another one until when it kept it."""
+    text = text_of(TW_TOPIC="orders", **{name: value}, TIMER_OUT_MS="1699999999000", TIMER_DEQUEUE_MS="1700000000000")
+    waiting = waiting_of(entry(text), SHARD)
+    assert (waiting.due_ms, waiting.rejected) == (due_ms, "")
+    left = parse_properties(decode_record(waiting.record).properties)
+    assert set(left) == {"TW_DELAY_ID", "TW_DUE_MS", "TIMER_DEQUEUE_MS"}, (
+        "with TIMER_OUT_MS, no delay would count again"
+    )
+
+
 def test_a_committed_transaction_goes_out_as_an_ordinary_message() -> None:
     """Apache's brokers leave TRAN_MSG in what was committed: sent once more with it, it is a half message again."""
     text = text_of(TRAN_MSG="true", PGROUP="g", __transactionId__="A1", TW_TOPIC="orders", TW_DELAY_MS="1")
