@@ -57,7 +57,10 @@ def _connected(function: Function) -> Function:
                     await work(client)
 
             with one_line_errors():
-                asyncio.run(connected())
+                try:
+                    asyncio.run(connected())
+                except ValueError as error:  # a NAME that cannot be one
+                    raise click.ClickException(str(error)) from None
 
         function(run=run, **more)
 

@@ -14,9 +14,10 @@ from click.testing import CliRunner, Result
 
 from broker.broker import Broker
 from broker.cli.pending import pending_command
+from broker.cli.pending_tables import result_rows
 from remoting.codes import RequestCode
 from tests.broker.test_broker import config_in
-from timewheel_client import BrokerError, ClientError, MessageQueue, PendingClient, Producer, Which
+from timewheel_client import BrokerError, ChangeResult, ClientError, MessageQueue, PendingClient, Producer, Which
 
 HOUR_S = 3600
 
@@ -227,3 +228,23 @@ def test_a_forecast_of_a_topic_says_nothing_of_what_it_does_not_count(tmp_path: 
             assert "later" not in of_topic
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("verb", ["get", "cancel"])
+def test_a_name_that_is_none_of_an_entry_is_told_in_one_line(tmp_path: Path, verb: str) -> None:
+    """With --service it ended with a traceback."""
+
+    async def story() -> None:
+        async with running(tmp_path) as namesrv:
+            told = await typed(namesrv, verb, "nonsense", "--service")
+            assert told.exit_code == 1 and isinstance(told.exception, SystemExit)
+            assert "nonsense: an entry is named BROKER/QUEUE/OFFSET" in told.output and told.output.count("\n") == 1
+
+    asyncio.run(story())
+
+
+def test_a_verdict_without_a_due_time_shows_none() -> None:
+    """A service's verdict on what is cancelled or unknown has none; it was shown as due in 1970."""
+    head, row = result_rows([ChangeResult(verdict="unknown", id="broker-a/0/9")], 1_700_000_000_000)
+    shown = dict(zip(head, row, strict=True))
+    assert (shown["verdict"], shown["id"], shown["due"], shown["in"]) == ("unknown", "broker-a/0/9", "", "")
