@@ -1,4 +1,5 @@
-"""Checks before the service starts: the three topics must exist with enough queues, readable and writable.
+"""Checks before the service starts: the three topics must exist with enough queues, readable and writable, and the
+brokers must keep messages until the service rolls them.
 
 Each error names what is missing and the command that creates it.
 """
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from remoting.codes import RequestCode
+from remoting.command import ProtocolError
 from remoting.json_dialect import loads
 from service.core.progress import TargetQueue
 from service.link.clock import mono_ms
@@ -21,8 +23,10 @@ from service.link.targets import SETTLED_MS
 from timewheel_client.values.errors import ClientError, NoRouteError
 from timewheel_client.values.routes import TopicRoute
 
-__all__ = ["SetupError", "check_topics", "shards_of"]
+__all__ = ["SetupError", "check_retention", "check_topics", "shards_of"]
 
+HOUR_MS = 3_600_000
+ASK_TIMEOUT_MS = 3000
 _tell = Teller(logging.getLogger(__name__), "start")
 
 
@@ -48,6 +52,15 @@ async def _cluster_name(cluster: ClusterLink) -> str:
         return str(min(loads(reply.body)["clusterAddrTable"]))
     except Exception:
         return "CLUSTER"
+
+
+async def _opened(cluster: ClusterLink, topic: str, namesrv: str) -> str:
+    """What to do about a topic that cannot be read or written."""
+    name = await _cluster_name(cluster)
+    return (
+        f"Give it the permission 6 (read and write) at all brokers:\n  "
+        f"sh mqadmin updateTopicPerm -n '{namesrv}' -c {name} -t {topic} -p 6"
+    )
 
 
 async def _routes(cluster: ClusterLink, topics: Iterable[str]) -> dict[str, TopicRoute]:
@@ -97,16 +110,15 @@ async def check_topics(cluster: ClusterLink, namesrv: str, rejected: str) -> lis
     if missing:
         name = await _cluster_name(cluster)
         lines = "\n  ".join(_make(topic, wanted[topic], namesrv, name) for topic in missing)
-        raise SetupError(f"topics are missing: {', '.join(missing)}. Make them:\n  {lines}")
+        raise SetupError(f"topics are missing: {', '.join(missing)}. Create them:\n  {lines}")
     for topic, route in routes.items():
         if not route.write_queues or not route.read_queues:
             text = "written" if not route.write_queues else "read"
-            raise SetupError(
-                f"topic {topic} cannot be {text}: its permission at all brokers must be 6 (read and write)"
-            )
+            raise SetupError(f"topic {topic} cannot be {text}. {await _opened(cluster, topic, namesrv)}")
     shards = shards_of(routes[cluster.topic])
     if not shards:
-        raise SetupError(f"topic {cluster.topic} has no queue that can be both read and written")
+        text = f"topic {cluster.topic} has no queue that can be both read and written"
+        raise SetupError(f"{text}. {await _opened(cluster, cluster.topic, namesrv)}")
     there = {(queue.broker_name, queue.queue_id) for queue in routes[progress].write_queues}
     short = sorted({broker for _, broker, number in shards if (broker, number) not in there})
     if short:
@@ -116,3 +128,29 @@ async def check_topics(cluster: ClusterLink, namesrv: str, rejected: str) -> lis
             f"topic {progress} needs as many queues as {cluster.topic} on broker {', '.join(short)}:\n  {line}"
         )
     return shards
+
+
+async def check_retention(cluster: ClusterLink, roll_after_ms: int) -> None:
+    """Raise SetupError if a broker deletes entries before they are rolled; ClientError if the cluster does not answer.
+
+    A broker that does not tell its configuration to this account is passed over.
+    """
+    route = await cluster.core.route(cluster.topic)
+    for broker, addresses in sorted(route.brokers.items()):
+        kept_ms = await _kept_ms(cluster, addresses[0]) if 0 in addresses else None
+        if kept_ms is not None and kept_ms <= roll_after_ms:
+            raise SetupError(
+                f"broker {broker} deletes messages after {kept_ms // HOUR_MS} h (fileReservedTime), and entries are "
+                f"stored again only after {roll_after_ms // 1000} s: what waits longer would be lost. Use --roll-after "
+                f"{kept_ms // 2000}, or a longer fileReservedTime"
+            )
+
+
+async def _kept_ms(cluster: ClusterLink, address: str) -> int | None:
+    """How long a broker keeps its log, ms; None if it does not tell."""
+    try:
+        reply = await cluster.core.ask(address, RequestCode.GET_BROKER_CONFIG, timeout_ms=ASK_TIMEOUT_MS)
+        rows = (line.partition("=") for line in reply.body.decode("utf-8", "replace").splitlines())
+        return next((int(value) * HOUR_MS for name, _, value in rows if name.strip() == "fileReservedTime"), None)
+    except (ClientError, ProtocolError, ValueError):
+        return None

@@ -17,7 +17,7 @@ from service.core.progress import TargetQueue
 from service.core.sharing import KnownShards, Membership, heirs, shares, standbys
 from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import ClusterLink
-from service.link.startup import check_topics, shards_of
+from service.link.startup import check_retention, check_topics, shards_of
 from service.running.cache import throw_away
 from service.running.entries import REJECTED_TOPIC
 from service.running.instance_counts import InstanceCounts
@@ -133,6 +133,7 @@ class DelayService:
             if self.door is not None:
                 cluster.core.client_id += self.door.name()
             shards = await check_topics(cluster, self._namesrv, REJECTED_TOPIC)
+            await check_retention(cluster, self.roll_after_ms)
             throw_away(self._directory / "shards")
             if self.door is not None:
                 await self.door.open()
@@ -216,9 +217,9 @@ class DelayService:
             try:
                 await self._rebalance()
             except (ClientError, ProtocolError) as error:
-                _LOG.warning("sharing the shards: %s", error)
+                _LOG.warning("sharing the shards failed, each keeps its owner: %s", error)
             except Exception:  # a bug: without this, the instance would go on with its old plan for ever, silently
-                _LOG.exception("sharing the shards")
+                _LOG.exception("sharing the shards failed")
             now_ms = mono_ms()
             times = [*self._not_before.values(), self._view.next_ms(now_ms) or now_ms + REBALANCE_MS]
             timeout_ms = min(REBALANCE_MS, max(50, min(times) - now_ms))
@@ -297,7 +298,10 @@ class DelayService:
         answers = await asyncio.gather(*map(self._list, asked), return_exceptions=True)
         lists = [answer for answer in answers if isinstance(answer, set)]
         if not lists:
-            raise next((error for error in answers if isinstance(error, ClientError)), NoRouteError("no broker"))
+            raise next(
+                (error for error in answers if isinstance(error, ClientError)),
+                NoRouteError(f"no broker of topic {self._cluster.topic} is known"),
+            )
         if any(self._cluster.core.client_id not in one for one in lists):
             await self._cluster.core.send_heartbeats()
         return lists
@@ -310,7 +314,7 @@ class DelayService:
         try:
             return set(map(str, loads(reply.body)["consumerIdList"]))
         except (ProtocolError, ValueError, KeyError, TypeError) as error:
-            raise ClientError(f"consumer list of {address}: {error}") from None
+            raise ClientError(f"the list of members that {address} gives cannot be read: {error}") from None
 
     def _take_over(self, queue: TargetQueue) -> None:
         standby = self._standbys.pop(queue, None)
