@@ -31,11 +31,21 @@ from struct import pack, unpack
 
 from service.core.done_entries import DoneEntries, inflated
 
-__all__ = ["Doubt", "Picture", "ProgressRecord", "TargetQueue", "read_record"]
+__all__ = ["Doubt", "Picture", "ProgressRecord", "TargetQueue", "queue_text", "read_record"]
 
 FORMAT = 1
 TargetQueue = tuple[str, str, int]
 """Topic, broker name, queue id."""
+
+
+def queue_text(queue: TargetQueue) -> str:
+    """A queue in words, for logs and errors.
+
+    >>> queue_text(("orders", "broker-a", 3))
+    'queue 3 of orders at broker-a'
+    """
+    topic, broker, number = queue
+    return f"queue {number} of {topic} at {broker}"
 
 
 @dataclass(slots=True)

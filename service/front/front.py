@@ -176,7 +176,9 @@ class SenderFront:
         if self._held_bytes > HELD_MAX_BYTES and more_bytes > 0:
             greedy = max(self._passages, key=lambda passage: passage.counted_bytes, default=None)
             if greedy is not None:
-                greedy.give_up("the bytes kept for all senders are too many, and most are for this one")
+                greedy.give_up(
+                    f"more than {HELD_MAX_BYTES >> 20} MiB are kept for all senders, most of them for this one"
+                )
 
     def say(self, text: str) -> None:
         """Log an event; at most one line of a kind in ten seconds, because there may be many senders."""

@@ -235,9 +235,9 @@ class Passage:
         self._queued.clear()
         under_way, self._under_way = self._under_way, {}
         if under_way:
-            self._place.say(f"{self.peer}: {len(under_way)} requests have no answer of the cluster: {why}")
+            self._place.say(f"{self.peer}: {len(under_way)} requests got no answer from the cluster: {why}")
         for command in under_way.values():
-            text = f"the delay service has no answer of the cluster: {why}"
+            text = f"the delay service got no answer from the cluster: {why}"
             if self.near is not None:
                 self.near.write(encode_command(command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, text[:300])))
 

@@ -173,9 +173,18 @@ class NamesPlace(_AtHome):
         if DOORS in command.ext:
             answer(command.reply(body=dumps(self._house.own_doors(local_host))))
         elif len(topic := command.ext.get("topic", "")) > TOPIC_CHARS_MAX:
-            answer(command.reply(ResponseCode.TOPIC_NOT_EXIST, f"no topic has a name of {len(topic)} characters"))
+            answer(
+                command.reply(
+                    ResponseCode.TOPIC_NOT_EXIST,
+                    f"topic name of {len(topic)} characters; at most {TOPIC_CHARS_MAX} are possible",
+                )
+            )
         elif len(self._lookups) >= LOOKUPS_MAX:
-            answer(command.reply(ResponseCode.SYSTEM_BUSY, "too many requests for routes are under way"))
+            answer(
+                command.reply(
+                    ResponseCode.SYSTEM_BUSY, f"{LOOKUPS_MAX} requests for routes are under way, the limit: ask again"
+                )
+            )
         else:
             task = asyncio.ensure_future(self._look_up(bare(command), topic, local_host, answer))
             self._lookups.add(task)

@@ -32,6 +32,7 @@ from remoting.messages.properties import remove_properties, with_property
 from service.running.entries import (
     DELAY_MS,
     DELIVER_MS,
+    NAME_RULE,
     SERVICE_PROPERTIES,
     TOPIC,
     is_for_senders,
@@ -122,7 +123,7 @@ def entry_properties(text: str, topic: str, due: tuple[str, int]) -> str:
     if size > PROPERTIES_MAX_BYTES:
         raise SendRefusedError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"{size} bytes of properties with those of the delay, at most {PROPERTIES_MAX_BYTES} are possible",
+            f"{size} bytes of properties with those of the delay; at most {PROPERTIES_MAX_BYTES} are allowed",
         )
     return made
 
@@ -152,7 +153,7 @@ def _batch(body: bytes, topic: str, now_ms: int) -> bytes | None:
         return None
     _check_name(topic)
     if any(delay_level(text) > 0 for _, _, text in elements):
-        text = "a batch with due times and delay levels: send the two kinds apart"
+        text = "a batch with both due times and delay levels: send the two kinds in separate batches"
         raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
     return join_batch(
         (flag, inner, entry_properties(text, topic, due or (DELAY_MS, 0)))
@@ -162,4 +163,4 @@ def _batch(body: bytes, topic: str, now_ms: int) -> bytes | None:
 
 def _check_name(topic: str) -> None:
     if not is_topic_name(topic):
-        raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"{topic[:130]!r} is no name of a topic")
+        raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"{topic[:130]!r} is not a topic name: {NAME_RULE}")

@@ -96,7 +96,8 @@ class EntrySender:
         size = len(entry.body) + len(entry.header.properties) + ENTRY_BYTES
         if not self._room.take(size):
             self._room.ended["refused"] += 1
-            answer(command.reply(ResponseCode.SYSTEM_BUSY, "too many sends are under way to the cluster"))
+            text = f"more than {OF_ALL_MAX_BYTES >> 20} MiB of sends with a due time wait for the cluster: send later"
+            answer(command.reply(ResponseCode.SYSTEM_BUSY, text))
             return
         self._count += 1
         self._held_bytes += size
@@ -115,7 +116,9 @@ class EntrySender:
             try:
                 # A sender that waited longer has sent it to another instance meanwhile, so this would be a second copy.
                 if mono_ms() - since_ms > WAIT_MS:
-                    raise RequestTimeoutError("the delay service could not send it in time")
+                    raise RequestTimeoutError(
+                        f"the send waited {WAIT_MS} ms for others and was not written: send again"
+                    )
                 address, queue = await self._place_for(entry)
             except SendRefusedError as error:
                 self._done(command.reply(error.code, str(error)), answer, size, "refused")
@@ -145,7 +148,9 @@ class EntrySender:
                 core.forget(entry.topic)  # or the service would go on looking for any name that a sender invents
             raise
         if not target.write_queues:
-            raise SendRefusedError(ResponseCode.NO_PERMISSION, f"topic {entry.topic} takes no writes")
+            raise SendRefusedError(
+                ResponseCode.NO_PERMISSION, f"topic {entry.topic} is not writable: give it the permission 6 or 2"
+            )
         route = await core.route(cluster.topic)
         here = [queue for queue in route.write_queues if queue.broker_name == self._broker]
         if entry.half and not here:
@@ -187,7 +192,7 @@ class EntrySender:
             reply = command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error)[:300])
         except ClientError as error:
             self._cluster.core.refresh_soon(self._cluster.topic)
-            text = f"the delay service has no answer of the cluster: {error}"
+            text = f"the delay service got no answer from the cluster: {error}"
             reply = command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, text[:300])
         finally:
             self._done(reply, answer, size, end)

@@ -11,7 +11,7 @@ from remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from remoting.command import ProtocolError, RemotingCommand
 from remoting.headers import need_long
 from remoting.messages.message import StoredMessage
-from service.core.progress import TargetQueue
+from service.core.progress import TargetQueue, queue_text
 from service.link.clock import mono_ms
 from service.link.targets import BrokerBook, Targets
 from timewheel_client.consuming.pulled import BadRecord, Pulled, read_pulled
@@ -47,6 +47,9 @@ class Fate(Enum):
     UNWRITTEN = "unwritten"
 
 
+_SAID = {Fate.UNKNOWN: "no answer", Fate.UNWRITTEN: "not written"}
+
+
 @dataclass(frozen=True, slots=True)
 class Sent:
     """The answer to a send: ``at`` is the queue offset of the stored message; ``code`` and ``remark`` of a refusal."""
@@ -55,6 +58,17 @@ class Sent:
     at: int = -1
     code: int = 0
     remark: str = ""
+
+    def __str__(self) -> str:
+        """The outcome for texts.
+
+        >>> str(Sent(Fate.REFUSED, code=16, remark="no right")), str(Sent(Fate.UNKNOWN))
+        ('refused (NO_PERMISSION: no right)', 'no answer (no remark)')
+        """
+        why = self.remark or "no remark"
+        if self.fate is Fate.REFUSED:
+            return f"refused ({ResponseCode(self.code).name}: {why})"
+        return f"{_SAID[self.fate]} ({why})" if self.fate in _SAID else self.fate.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +194,7 @@ class ClusterLink:
         try:
             return max(0, need_long(reply.ext, "offset"))
         except ProtocolError as error:
-            raise ClientError(f"the end of {queue}: {error}") from None
+            raise ClientError(f"{queue_text(queue)}, asked for an offset: {error}") from None
 
     async def end_before(self, queue: TargetQueue, store_ms: int) -> int:
         """The offset of the first message of a queue that was stored at this time (epoch ms) or later."""
@@ -223,7 +237,7 @@ class ClusterLink:
         try:
             next_offset = need_long(reply.ext, "nextBeginOffset")
         except ProtocolError as error:
-            raise ClientError(f"a pull of {queue}: {error}") from None
+            raise ClientError(f"{queue_text(queue)}, pulled at {offset}: {error}") from None
         if reply.code != ResponseCode.SUCCESS:
             return Pull([], next_offset, reply.code == ResponseCode.PULL_OFFSET_MOVED)
         whole = queue if topic == self.topic else None

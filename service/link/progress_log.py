@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from remoting.messages.message import StoredMessage
-from service.core.progress import Picture, ProgressRecord, TargetQueue, read_record
+from service.core.progress import Picture, ProgressRecord, TargetQueue, queue_text, read_record
 from service.core.torn_progress import TornProgressError, picture_of
 from service.link.cluster import ClusterLink, Sent
 from timewheel_client.values.errors import ClientError
@@ -47,14 +47,14 @@ class ProgressLog:
             raise ClientError(
                 f"the progress of {self._shard} speaks of offset {max(picture.generation, picture.low)}, but its queue "
                 f"ends at {end}: topic {self._cluster.topic} was made anew, its broker has lost the end of its log, or "
-                f"somebody else has written into {self._queue[0]}. Nothing is delivered: make {self._queue[0]} anew as "
-                "well if its records are obsolete"
+                f"somebody else has written into {self._queue[0]}. This shard delivers nothing. If the records of "
+                f"{self._queue[0]} are obsolete, delete that topic and create it again"
             )
         self._cluster.targets.learn(picture.targets())
         if picture.is_torn:
             self._warn(
-                f"records of its progress cannot be read, up to generation {picture.generation}: what was delivered "
-                f"since is looked for in {len(picture.targets())} target queues. Look at the disk of {self._queue[1]}"
+                f"records of its progress cannot be read, up to generation {picture.generation}: deliveries since then "
+                f"are looked for in {len(picture.targets())} target queues. Check the disk of {self._queue[1]}"
             )
         return picture
 
@@ -73,9 +73,9 @@ class ProgressLog:
                     return picture_of(rows)
                 except TornProgressError as error:
                     raise ClientError(
-                        f"the progress of {self._shard}: {error}. Which entries were delivered is not known, and "
-                        f"nothing is delivered. If {self._queue[0]} is made anew, everything still in its "
-                        f"queue of {self._cluster.topic} is delivered once more"
+                        f"the progress of {self._shard}: {error}. Which entries were delivered is not known, so "
+                        f"nothing is delivered. If you delete {self._queue[0]} and create it again, everything that "
+                        f"is still in the shard's queue of {self._cluster.topic} is delivered once more"
                     ) from None
             look *= LOOK_MORE
 
@@ -85,7 +85,7 @@ class ProgressLog:
         while offset < end:
             pull = await self._cluster.pull(self._queue, offset, wait=False)
             if pull.next_offset <= offset:
-                raise ClientError(f"{self._queue} ends at {end}, and nothing is read at {offset}")
+                raise ClientError(f"{queue_text(self._queue)} ends at {end}, but a pull at {offset} finds nothing")
             for message in pull.messages:
                 if message.queue_offset > offset:
                     found.append(None)

@@ -55,11 +55,23 @@ class ServiceCollector(Collector):
             except StoreError:
                 continue  # the shard is being given up
         yield _by("timewheel_service_pending_messages", "Entries that wait, in the shards of this instance.", pending)
-        yield _by("timewheel_service_overdue_messages", "Those of them that are due.", overdue)
-        text = "Those of them that brokers refuse to the account of the service: they wait for the right."
+        yield _by(
+            "timewheel_service_overdue_messages",
+            "Entries that are due and not delivered yet, in the shards of this instance.",
+            overdue,
+        )
+        text = "Due entries that brokers refuse to the account of the service. They wait until it gets the right."
         yield _by("timewheel_service_refused_messages", text, refused)
-        yield _by("timewheel_service_beyond_roll_messages", "Those that will be rolled before they are due.", beyond)
-        yield _by("timewheel_service_doubts", "Deliveries and predecessors that are being looked for.", doubtful)
+        yield _by(
+            "timewheel_service_beyond_roll_messages",
+            "Entries due later than --roll-after from now: they are rolled before they are due.",
+            beyond,
+        )
+        yield _by(
+            "timewheel_service_doubts",
+            "Deliveries without an answer, and earlier owners, whose messages are searched for in target queues.",
+            doubtful,
+        )
         shards = GaugeMetricFamily("timewheel_service_shards", "Shards of this instance by state.", labels=["state"])
         for state, count in states.items():
             shards.add_metric([state.replace(" ", "_")], count)
@@ -75,9 +87,17 @@ def _by(name: str, text: str, counts: Counter[str]) -> GaugeMetricFamily:
 
 def _counted(tally: InstanceCounts) -> Iterator[Metric]:
     for name, text, value in (
-        ("delivered", "Messages that target topics have taken.", tally.delivered),
-        ("rejected", "Messages that went to TIMEWHEEL_REJECTED.", tally.rejected),
-        ("rolled", "Entries that were written again.", tally.rolled),
+        (
+            "delivered",
+            "Messages that brokers have stored in target topics, those in TIMEWHEEL_REJECTED included.",
+            tally.delivered,
+        ),
+        (
+            "rejected",
+            "Messages that could not be delivered and went to TIMEWHEEL_REJECTED, with the reason.",
+            tally.rejected,
+        ),
+        ("rolled", "Entries that were stored again before the cluster deletes them.", tally.rolled),
         ("takeovers", "Shards that this instance has come to own.", tally.takeovers),
         ("failed", "Ownerships and followings of shards that an error has ended; each is tried again.", tally.failed),
         ("fenced", "Shards that another owner took over.", tally.fenced),
@@ -85,7 +105,9 @@ def _counted(tally: InstanceCounts) -> Iterator[Metric]:
         ("damaged", "Entries whose records could not be read.", tally.damaged),
     ):
         yield CounterMetricFamily(f"timewheel_service_{name}_total", text, value=value)
-    commands = CounterMetricFamily("timewheel_service_commands_total", "Verdicts.", labels=["op", "verdict"])
+    commands = CounterMetricFamily(
+        "timewheel_service_commands_total", "Verdicts on commands (cancel, move, get, ask).", labels=["op", "verdict"]
+    )
     for (kind, verdict), count in list(tally.verdicts.items()):
         commands.add_metric([kind, verdict], count)
     yield commands

@@ -97,6 +97,7 @@ _STRIPPED = (
 )
 _OWN = b"TW_KIND\x01"
 _EARLIER = frozenset({b"takeover", b"release", b"verdict"})
+NAME_RULE = "up to 127 letters, digits and %|_-"
 _NO_HOST = bytes(8)
 _REASON_CHARS = 300
 _DAMAGED_BYTES = 1 << 20
@@ -215,11 +216,11 @@ def _wanted(message: StoredMessage) -> tuple[str, int]:
     text = message.properties
     topic = get_property(text, TOPIC)
     if not topic:
-        raise _RejectedError(f"property {TOPIC} is missing: the topic that the message is for")
+        raise _RejectedError(f"property {TOPIC} is missing: set it to the topic that the message is for")
     if not is_topic_name(topic):
-        raise _RejectedError(f"property {TOPIC}: {topic[:130]!r} is no name of a topic")
+        raise _RejectedError(f"property {TOPIC}: {topic[:130]!r} is not a topic name: {NAME_RULE}")
     if not is_for_senders(topic, message.topic):
-        raise _RejectedError(f"property {TOPIC}: {topic!r} is not for messages of senders")
+        raise _RejectedError(f"property {TOPIC}: {topic!r} is the entry topic or a system topic: name one of your own")
     return topic, _due(text, message.store_ms)
 
 

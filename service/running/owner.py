@@ -203,7 +203,7 @@ class Owner:
             try:
                 end = end if end >= 0 else await self.cluster.end(self.queue)
             except ClientError as error:
-                self.tell.warning(f"asking for the end of the queue: {error}")
+                self.tell.warning(f"asking for the end of the queue failed: {error}")
             shard, seen = self.shard, self.shard.takeovers
             if 0 <= end <= shard.read_from and (seen.is_released or not self._lives(seen.owner)):
                 return
@@ -239,7 +239,7 @@ class Owner:
                 if news and self.cache is not None:
                     await asyncio.to_thread(self.cache.drop, news)
             except (ClientError, StoreError) as error:
-                self.tell.warning(f"following: {error}")
+                self.tell.warning(f"following its owner failed: {error}")
             await asyncio.sleep(FOLLOW_EVERY_MS / 1000)
 
     async def _prepare(self) -> None:
@@ -247,14 +247,15 @@ class Owner:
         self.shard.load(picture, await self.cluster.begin(self.queue))
         if self.shard.expired:
             self.tally.expired += self.shard.expired
-            self.tell.warning(f"the cluster has deleted {self.shard.expired} entries that were not delivered yet")
+            lost = f"the cluster has deleted {self.shard.expired} entries that were not delivered yet: they are lost"
+            self.tell.warning(f"{lost}. Keep --roll-after well below the brokers' fileReservedTime")
         self.cache = await asyncio.to_thread(ShardCache, self._directory, self.target, wall_ms, self.tell.warning)
 
     async def _claim(self) -> None:
         self.shard.take_over(self._owner)
         sent = await self.cluster.send(self.queue, *own_record(LineKind.TAKEOVER, TW_OWNER=self._owner))
         if sent.fate is not Fate.STORED:
-            raise TakeoverError(f"{self.name}: the takeover record: {sent.fate.value} ({sent.remark or 'no remark'})")
+            raise TakeoverError(f"{self.name}: the takeover record was not stored: {sent}")
         self.claimed_at = sent.at
 
     async def _until_owning(self, begin_ms: int) -> None:
@@ -291,7 +292,7 @@ class Owner:
                 try:
                     await self.cluster.send(self.queue, *record)
                 except ClientError as error:
-                    self.tell.warning(f"writing the release record: {error}")
+                    self.tell.warning(f"the release record was not written, so the next owner waits: {error}")
                 return
             await self.save_now()
             await asyncio.sleep(0.02)
@@ -307,7 +308,7 @@ class Owner:
                     pull = await cluster.pull(self.queue, shard.read_from, wait=False)
             except ClientError as error:
                 self.queue_end.failed()
-                self.tell.warning(f"reading: {error}")
+                self.tell.warning(f"reading the queue failed: {error}")
                 cluster.core.refresh_soon(self.queue[0])
                 await asyncio.sleep(PAUSE_MS / 1000)
                 continue
@@ -340,7 +341,7 @@ class Owner:
         try:
             self.cache.add(self._backlog)
         except StoreError as error:
-            self.tell.warning(f"the cache: {error}")
+            self.tell.warning(f"the cache takes no entries, so reading waits: {error}")
             return False
         self._backlog = []
         return True
@@ -356,7 +357,7 @@ class Owner:
             try:
                 await self.clerk.step()
             except (ClientError, StoreError) as error:
-                self.tell.warning(f"commands: {error}")
+                self.tell.warning(f"carrying out commands failed: {error}")
                 await asyncio.sleep(PAUSE_MS / 1000)
 
     async def _renew(self) -> None:
@@ -365,7 +366,7 @@ class Owner:
             try:
                 self.shard.end_seen(asked_ms, await self.cluster.end(self.queue))
             except ClientError as error:
-                self.tell.warning(f"asking for the end of the queue: {error}")
+                self.tell.warning(f"asking for the end of the queue failed: {error}")
             await asyncio.sleep(LEASE_EVERY_MS / 1000)
 
     async def _roll(self) -> None:
@@ -376,7 +377,7 @@ class Owner:
                 try:
                     done = await self.roller.step()
                 except (ClientError, StoreError) as error:
-                    self.tell.warning(f"rolling: {error}")
+                    self.tell.warning(f"rolling entries failed: {error}")
             await asyncio.sleep((PAUSE_MS if done else min(ROLL_EVERY_MS, self.roller.after_ms)) / 1000)
 
     async def _upkeep(self) -> None:

@@ -76,8 +76,8 @@ class Saver:
                 sent = await self._log.append(record)
                 if sent.fate is Fate.STORED:
                     return
-                text = f"{sent.fate.value} ({sent.code} {sent.remark})"
+                text = str(sent)
             except ClientError as error:
                 text = str(error)
-            self._tell.warning(f"writing a progress record: {text}")
+            self._tell.warning(f"a progress record was not written: {text}; trying again")
             await asyncio.sleep(PAUSE_MS / 1000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from service.core.progress import TargetQueue
+from service.core.progress import TargetQueue, queue_text
 from service.link.clock import mono_ms
 from service.link.log import Teller
 from service.running.entries import delay_id_of
@@ -79,10 +79,10 @@ class Searcher:
                 ids = (delay_id_of(text, self._owner.name, self._owner.queue[0]) for text in texts)
                 found += [entry for entry in ids if entry >= 0]
                 if pull.next_offset <= offset:
-                    raise ClientError(f"{queue} ends at {end}, and nothing is read at {offset}")
+                    raise ClientError(f"it ends at {end}, but a pull at {offset} finds nothing")
                 offset = pull.next_offset
         except ClientError as error:
-            self._owner.tell.warning(f"searching {queue} for deliveries: {error}")
+            self._owner.tell.warning(f"searching {queue_text(queue)} for deliveries failed: {error}")
             await asyncio.sleep(PAUSE_MS / 1000)
             return
         self._owner.shard.scanned(queue, found, lost)

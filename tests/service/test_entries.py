@@ -111,11 +111,11 @@ def test_what_the_sender_gave_stays() -> None:
         ({"TW_TOPIC": "orders", "TW_DELAY_MS": "253402300799999"}, "year 9999"),
         ({"TW_TOPIC": "orders", "__STARTDELIVERTIME": "soon"}, "__STARTDELIVERTIME"),
         ({"TW_TOPIC": "a b", "TW_DELAY_MS": "1"}, "'a b'"),
-        ({"TW_TOPIC": "a\x01b", "TW_DELAY_MS": "1"}, "no name of a topic"),
-        ({"TW_TOPIC": "x" * 128, "TW_DELAY_MS": "1"}, "no name of a topic"),
-        ({"TW_TOPIC": "TIMEWHEEL", "TW_DELAY_MS": "1"}, "not for messages of senders"),
-        ({"TW_TOPIC": "%RETRY%g", "TW_DELAY_MS": "1"}, "not for messages of senders"),
-        ({"TW_TOPIC": "SCHEDULE_TOPIC_XXXX", "TW_DELAY_MS": "1"}, "not for messages of senders"),
+        ({"TW_TOPIC": "a\x01b", "TW_DELAY_MS": "1"}, "is not a topic name"),
+        ({"TW_TOPIC": "x" * 128, "TW_DELAY_MS": "1"}, "is not a topic name"),
+        ({"TW_TOPIC": "TIMEWHEEL", "TW_DELAY_MS": "1"}, "the entry topic or a system topic"),
+        ({"TW_TOPIC": "%RETRY%g", "TW_DELAY_MS": "1"}, "the entry topic or a system topic"),
+        ({"TW_TOPIC": "SCHEDULE_TOPIC_XXXX", "TW_DELAY_MS": "1"}, "the entry topic or a system topic"),
     ],
 )
 def test_rejections_say_why(properties: dict[str, str], why: str) -> None:

@@ -137,7 +137,7 @@ def test_passed_on_as_it_is(properties: str, topic: str) -> None:
         ("__STARTDELIVERTIME\x01soon\x02", "orders", "'soon' is not a whole number"),
         ("TIMER_DELAY_MS\x01-5\x02", "orders", "negative"),
         ("TIMER_DELAY_SEC\x01253402300800\x02", "orders", "9999"),
-        ("__STARTDELIVERTIME\x015\x02", "no name", "no name of a topic"),
+        ("__STARTDELIVERTIME\x015\x02", "no name", "is not a topic name"),
         ("__STARTDELIVERTIME\x015\x02A\x01" + 32_300 * "x", "orders", "bytes of properties"),
     ],
 )

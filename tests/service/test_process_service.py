@@ -118,10 +118,10 @@ def _rejected(cluster: RealCluster) -> None:
         1001: ({}, "TW_TOPIC is missing"),
         1002: ({"TW_TOPIC": "orders"}, "no due time"),
         1003: ({"TW_TOPIC": "orders", "TW_DELIVER_MS": "soon"}, "'soon'"),
-        1004: ({"TW_TOPIC": "no such topic", "TW_DELAY_MS": "5"}, "no name of a topic"),
+        1004: ({"TW_TOPIC": "no such topic", "TW_DELAY_MS": "5"}, "is not a topic name"),
         1005: ({"TW_TOPIC": "missing", "TW_DELAY_MS": "5"}, "missing"),
         1006: ({"TW_TOPIC": "closed", "TW_DELAY_MS": "5"}, "not writable"),
-        1007: ({"TW_TOPIC": ENTRY, "TW_DELAY_MS": "5"}, "not for messages of senders"),
+        1007: ({"TW_TOPIC": ENTRY, "TW_DELAY_MS": "5"}, "the entry topic or a system topic"),
     }
 
     async def send() -> None:
