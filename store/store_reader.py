@@ -25,11 +25,10 @@ from store.log.commit_log import CommitLog
 __all__ = ["PullResult", "PullStatus", "StoreReader"]
 
 _HEAD_BYTES = STORE_MS_AT_V6 + LONG.size
-"""Bytes of a record that hold its store time for certain: with an IPv6 address it stands further back."""
-"""Positions from here on are not in the CommitLog: they name delayed messages (see `store.put.plugin_api.Held`)."""
+"""The first bytes of a record, with its store time even if its addresses are IPv6."""
 
 _FILTER_ENTRIES_MAX = 4_000
-"""Entries that one filtered pull looks at; then it answers that nothing matched so far."""
+"""Entries that one filtered pull checks. If none of them matches, it answers so, and the consumer asks again."""
 _PROOF_KEYS_MAX = 4
 _PROOF_OFFSETS_MAX = 1_024
 """Most keys of a record, and most messages with one key, that `find_record` looks through for the record itself."""
@@ -53,10 +52,10 @@ class PullStatus(IntEnum):
 
 
 class PullResult:
-    """What a pull found: where the records stand in the CommitLog, not yet the records.
+    """The result of a pull: the places of its records in the CommitLog, not the records.
 
-    ``next_offset`` is where to go on, ``min_offset`` and ``max_offset`` bound the queue, ``positions`` are
-    (CommitLog offset, size) in queue order.
+    ``next_offset`` is the queue offset of the next pull, ``min_offset`` and ``max_offset`` bound the queue,
+    ``positions`` are (CommitLog offset, size) in queue order.
     """
 
     __slots__ = ("max_offset", "min_offset", "next_offset", "positions", "status")

@@ -1,10 +1,10 @@
 """`StoreWriter`: the write side of a store.
 
 How a put is stored
-    Under the append lock: read the clock once, for the never-early check *and* the store time; check each put; let it
-    take its queue offsets; write the records; add queue entries and keys to the memory of ConsumeQueues and index. No
-    sync, no read, no allocation of files, no record building. A caller that waits for a sync takes a ticket afterwards
-    (`StoreWriter.commit_ticket`). `store.put.put` describes puts and the layers.
+    Under the append lock, in this order: read the clock once, for the never-early check *and* the store time; check
+    each put; give it its queue offsets; write the records; add queue entries and keys to the memory of ConsumeQueues
+    and index. No sync, no read, no allocation of files, and no record building happens there. To wait for a sync, take
+    a ticket afterwards (`StoreWriter.commit_ticket`). `store.put.put` describes puts and the layers.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = ["COPY_BYTES", "DIRTY_BYTES_MAX", "StoreWriter"]
 DIRTY_BYTES_MAX = 32 << 20
 """If more CommitLog bytes than this are unsynced, the flusher is woken before its interval ends."""
 COPY_BYTES = 640
-"""A message is sent only if a segment has room for every copy that the broker may make of it. The longest copies: one
-that was sent back, went to the dead letters and is popped there by another group (575 bytes longer than the message),
-and one that was popped, sent back, delivered by its level and is popped again (607)."""
+"""A message is accepted only if a segment has room for every copy that the broker may make of it. Two copies are the
+longest. One was sent back, went to the dead letters, and is popped there by another group: 575 bytes longer than the
+message. The other was popped, sent back, delivered by its level, and is popped again: 607 bytes longer."""
 
 _OK = PutStatus.PUT_OK
 _NOTHING = PutResult(PutStatus.UNKNOWN_ERROR)

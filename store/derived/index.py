@@ -16,9 +16,9 @@ On disk, big-endian, in ``<store>/timewheel/keyindex/``
 
     ``docs/disk-format.md`` shows the bytes of a block; `remoting.layout` names them.
 
-Cost: 0.4 µs a key when it is put; sorting 0.1 µs a key later, in NumPy, which lets other threads run meanwhile (rows of
-Python objects, hashed later, cost 1 µs and held the interpreter against the network loop); a query about 34
-``pread`` calls a block of 65,536 entries.
+Cost: 0.4 µs a key when it is put; 0.1 µs a key later for sorting, in NumPy, which lets other threads run meanwhile.
+(Rows of Python objects, hashed later, cost 1 µs and kept the interpreter lock from the network loop.) A query takes
+about 34 ``pread`` calls for each block of 65,536 entries.
 
 Threads: `append` and `covers` are called under the store's append lock; `step` takes it only to take over the buffer.
 """

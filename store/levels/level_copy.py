@@ -37,12 +37,12 @@ _MARK = TW_LEVEL.encode() + b"\x01"
 def copy_of(record: bytes, level: int, number: int, due_ms: int, bytes_max: int = 1 << 31) -> PutRecord:
     """Make the delivery of record ``number`` of a level's queue.
 
-    Topic and queue come from ``REAL_TOPIC`` and ``REAL_QID``; body, flag, sysflag, born time and host, store host,
+    Topic and queue come from ``REAL_TOPIC`` and ``REAL_QID``. Body, flag, sysflag, born time and host, store host,
     reconsume times and the property text stay (``DELAY``, ``WAIT`` and the ``REAL_`` ones too, see
-    ScheduleMessageService.messageTimeUp); the prepared offset becomes 0. ``__TW_LEVEL`` is added. If that makes the
-    properties too long, or the copy longer than ``bytes_max``, the largest record of the log, ``REAL_TOPIC``,
+    ScheduleMessageService.messageTimeUp). The prepared offset becomes 0, and ``__TW_LEVEL`` is added. If that makes the
+    properties too long, or the copy longer than ``bytes_max``, the largest record of the log, then ``REAL_TOPIC``,
     ``REAL_QID`` and ``DELAY`` are removed: without them no copy is longer than the original. Raises RecordError if the
-    message does not tell its topic or queue.
+    message has no topic or queue of its own.
     """
     stored = decode_record(record, check_crc=False)
     if (stored.topic, stored.queue_id, stored.queue_offset) != (SCHEDULE_TOPIC, level - 1, number):

@@ -1,14 +1,12 @@
-"""The pieces of the log that scattered reads share, kept whole for a moment.
+"""Chunks of the log that scattered reads share, kept in memory for a moment.
 
-The messages of one queue do not stand side by side in the log: those of the other queues are between them. So 32
-messages of one of eight queues are 32 reads, of a microsecond or two each. But whoever reads the other queues reads the
-same stretch of the log seven more times. A `Chunks` therefore reads a stretch once, whole, and takes the rest of the
-reads from memory.
+The messages of one queue are not side by side in the log: those of other queues are between them. So 32 messages of one
+of eight queues are 32 reads of a microsecond or two each. Readers of the other seven queues read the same stretch of
+the log again. A `Chunks` therefore reads the stretch once, as a whole, and serves the other reads from memory.
 
-A chunk is read only when it is asked for the second time in a row (in its slot), because most stretches are never read
-again. What is below the log's end never changes, so a chunk is never out of date. There is one exception: after a sync
-has failed, some of it may read as it was before, until it is written again. Then a new `Chunks` begins
-(`store.log.synced_log`).
+A chunk is read only when it is requested for the second time in a row (in its slot), because most stretches are never
+read again. Bytes below the log's end never change, so a chunk is never out of date. The exception: after a failed sync,
+a read may give old bytes until they are written again. Then a new `Chunks` is made (`store.log.synced_log`).
 
 Each chunk has one slot. Reads that belong together are joined at the end, so no two of their chunks may have the same.
 """
@@ -28,13 +26,13 @@ CHUNK_BYTES = 1 << 20
 _SLOTS = 4
 _SPANS_MIN = 8
 _SPARSE = 12
-"""Spans that stand further apart than so many times their own bytes are not worth whole chunks."""
+"""Spans that are spread over more than so many times their own bytes are read one by one."""
 _REACH_MAX = (_SLOTS - 1) * CHUNK_BYTES
-"""So far apart the first and the last byte may be: not more chunks than there are slots have them all."""
+"""The most bytes from the first to the last span: they are in no more chunks than there are slots."""
 
 
 class _Slot:
-    """Room for one chunk: what it has now, and what was asked for last and not read."""
+    """Room for one chunk: the position of the chunk in it, and of the one that was last requested and not read."""
 
     __slots__ = ("asked", "memory", "position")
 
@@ -44,7 +42,7 @@ class _Slot:
 
 
 class Chunks:
-    """Some chunks of a log. Any thread: one gathers at a time, others are told to read for themselves meanwhile."""
+    """Some chunks of a log. Any thread; while one gathers, the others have to read for themselves."""
 
     def __init__(self) -> None:
         self._slots = [_Slot() for _ in range(_SLOTS)]

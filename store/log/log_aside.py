@@ -1,4 +1,4 @@
-"""What stands behind the end of a log when it is opened: it is put aside, never simply lost."""
+"""Puts aside the bytes behind the end of a log before they are zeroed, so that nothing is simply lost."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from store.disk.segments import Segment
 __all__ = ["keep_behind", "put_away"]
 
 CUT_BYTES_MAX = 32 << 20
-"""So far behind the end recovery looks for what it has to put aside: more is hardly ever unsynced."""
+"""How far behind the end recovery looks for bytes to put aside; hardly ever are more unsynced."""
 CUT_BYTES_AT_ONCE = 1 << 20
 
 
 def keep_behind(files: Files, segment: Segment, start: int, aside: Path) -> Path | None:
-    """Copy what stands in a segment from ``start`` on, and will be zeros, to ``aside``; answers where, None if nowhere.
+    """Copy the bytes of a segment from ``start`` on, which will be zeroed, to ``aside``; return the copy's path.
 
-    A crash has torn it, or somebody else has written it. Without room for the copy there is none: a start must not fail
-    for what nobody was promised.
+    They are from a write that a crash has torn, or from another program. None if there are none, or if there is no room
+    for the copy: a start must not fail because of bytes that were promised to nobody.
     """
     parts: list[bytes] = []
     for at in range(start, min(segment.size, start + CUT_BYTES_MAX), CUT_BYTES_AT_ONCE):

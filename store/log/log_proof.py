@@ -18,7 +18,7 @@ nothing, and it is a delivery of the delay plug-in  it counts: its journal has i
 
 Topic and properties of a committed message follow from its half message: the topic is that of REAL_TOPIC (or the
 discard topic), and the properties are the same without some that belong to the half message, perhaps with the number of
-checks. Whoever changes `broker.transactions.transaction_messages` keeps this in step; what it does not know is only cut
+checks. Keep this in step with `broker.transactions.transaction_messages`. A message that it does not know is only cut
 off sooner.
 """
 

@@ -1,15 +1,15 @@
-"""Walking CommitLog bytes record by record, believing none of them.
+"""Walks CommitLog bytes record by record, and believes none of them.
 
-A record counts only if everything about it holds: a whole record within the bytes, a magic of ours, parts that
-add up to its size, the body's CRC, and a PHYSICALOFFSET that equals the place where it stands. The last one is
-ours, Apache's scanner does not look at it: a log that was cut back keeps its old bytes behind the cut, and after
-another crash a scan may run into them; an old record has valid CRCs but was written for another place, unless
-it stands exactly where it was, which is why the bytes behind the end are zeroed before the first append.
+A record counts only if it is whole, its magic is known, its parts add up to its size, the body's CRC is right, and its
+PHYSICALOFFSET equals its position. Apache's scanner does not check the last one. We do, because a log that was cut
+keeps its old bytes behind the cut, and after another crash a scan may reach them. An old record has valid CRCs, but its
+position is wrong unless the scan reaches it exactly where it was written. So the bytes behind the end are zeroed before
+the first append.
 
-The body's CRC does not cover topic and properties. Records of ours have a sum of these besides
-(`remoting.messages.proof`), and count only if it is right. Records without one, Apache's and those of older versions,
-are judged as Apache judges them: by what stands above. The committed message of a transaction has no room for the sum;
-the op message behind it in the same write has it (`store.log.log_proof`).
+The body's CRC does not cover topic and properties. Our records also have a sum of these (`remoting.messages.proof`),
+and count only if it is right. Records without a sum, Apache's and those of older versions, are judged as Apache does:
+by the checks above. The committed message of a transaction has no room for the sum; the op message behind it in the
+same write has it (`store.log.log_proof`).
 
 What a scan meets where the next record should start:
 

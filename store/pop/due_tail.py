@@ -27,7 +27,7 @@ __all__ = ["DueTail"]
 
 
 class DueTail:
-    """The tail. Pure; the caller holds the lock of what batches stand in."""
+    """The tail. Pure; the caller holds the lock of `InFlight`."""
 
     __slots__ = ("_tail", "_to_ms")
 

@@ -21,8 +21,9 @@ The idea
     ``forget_…``  a topic or a group was deleted: its queues are gone at once, what was in flight by and by (``claim``)
     ============  ===================================================================================================
 
-    ``committed`` of a queue is its lowest message in flight, else ``next``. Rows stand in order; objects in a heap by
-    what was their lowest message, whose first entry is corrected when it is looked at. So an ack costs no search.
+    ``committed`` of a queue is its lowest message in flight, else ``next``. Rows are in order. Objects are in a heap by
+    their lowest message when they were added; only the first entry is corrected, when it is read. So an ack costs no
+    search.
 
 What a crash does
     All of this is memory. ``notes`` has what happens to it, for a journal (`store.pop.journal`), and `open` and

@@ -1,17 +1,19 @@
-"""`PopJournal`: the journal of what is handed out, so that a killed broker goes on where it was.
+"""`PopJournal`: the journal of popped messages, so that a killed broker continues where it was.
 
 The problem
-    What is in flight is memory. Without a record of it a kill hands out again all that a group had acknowledged behind
-    its oldest message, and two consumers hold what one of them has. One file that only grows is no answer either.
+    Messages in flight are only in memory. Without a journal, a broker that was killed would hand out again all messages
+    that a group had acknowledged behind its oldest one in flight, and messages that another consumer still holds. And
+    one file must not grow for ever.
 
 The idea
     One append for each turn of the network loop: a *frame* of rows that say what has happened (`store.pop.notes`).
-    Answers go out after it (`broker.pop.answers`); no sync is owed, as what is lost here only comes twice.
+    Answers are sent after it (`broker.pop.answers`). They do not wait for a sync: a message whose rows are lost only
+    comes twice.
 
-    When a file has grown, the next one begins: everything new goes there, and between it, in slices, what there is at
-    the moment. A row may be read twice, so the two need not be told apart. When all is there a frame says so
-    (`WHOLE`), the file is synced, and the ones before it go. So there are at most two files, and the larger one has
-    three times what is in flight, or a few MiB.
+    When a file has grown, the next one begins. New rows go there, and between them, in slices, the rows of all messages
+    in flight. A row may be read twice, so the two kinds need not be told apart. When all rows are there a frame says so
+    (`WHOLE`), the file is synced, and the files before it are removed. So there are at most two files. The larger one
+    has three times the rows of messages in flight, or a few MiB.
 
     ===========================  ===================================================================================
     the process is killed        all frames are there; the last one may be torn, and nobody was answered for it
@@ -20,8 +22,8 @@ The idea
     a write fails                the rows are kept and written with the next ones; who waits for them gets an error
     ===========================  ===================================================================================
 
-    Rows behind a gap would be lies (`next` passes what a lost batch had), so a file names the one before it and where
-    that ended: unless that much of it can be read, the new file counts only if it is whole by itself.
+    Rows behind a gap would be wrong: `next` would pass the messages of a lost batch. So a file names the file before it
+    and where that ended. If that file cannot be read up to there, the new one counts only if it is whole by itself.
 
 ``log_position`` of a frame: each copy of a message that came again below it is known to the journal as done with.
 Above it the copies themselves say so (``__TW_POP``), and a start looks for them: one copy over any crash.
@@ -50,9 +52,9 @@ if TYPE_CHECKING:
 __all__ = ["PopJournal", "file_name"]
 
 TAIL_BYTES = 4 << 20
-"""Beyond so much, and beyond what its beginning took, a file is followed by the next one."""
+"""The next file begins when a file has grown by so much, and by as much as its beginning took."""
 MARK_BYTES = 4 << 20
-"""A frame without rows is written when the log has grown by so much: the next start has less to look through."""
+"""A frame without rows is written when the log has grown by so much, so that the next start has less to scan."""
 _SLICE_ROWS = 256
 _LOOK_MS = 1_000
 
@@ -157,7 +159,7 @@ class PopJournal:
         with self._writing:
             if self._closed:
                 return
-            self._taken = True  # before they are taken: whoever waits for them must not find that nothing is left
+            self._taken = True  # first, so that a waiter does not find an empty list before the rows are written
             try:
                 self._commit(flags, more)
             finally:

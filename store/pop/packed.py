@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["NEVER_MS", "PACKED_MAX", "ROW_BITS_MAX", "Packed", "Row"]
 
 PACKED_MAX = 128
-"""Rows that stand together: what one timer stands for, and what one step may have to look through."""
+"""Rows of one group: they share a timer, and one step may have to search all of them."""
 NEVER_MS = (1 << 63) - 1
 """The due time of a dead row."""
 ROW_BITS_MAX = 63

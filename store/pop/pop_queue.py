@@ -20,7 +20,7 @@ _FIRST = attrgetter("first")
 
 
 def numbers_of(start: int, bits: int) -> Iterator[int]:
-    """List what bits stand for that begin with a number.
+    """List the numbers of the set bits; the lowest bit stands for ``start``.
 
     >>> [*numbers_of(7, 0b101)]
     [7, 9]
@@ -32,9 +32,10 @@ def numbers_of(start: int, bits: int) -> Iterator[int]:
 
 
 class Batch:
-    """What one pop got from one queue, or one message of it whose time was changed. ``waiting`` are bits from start.
+    """The messages that one pop got from one queue, or one of them whose time was changed. ``waiting`` are bits from
+    ``start``.
 
-    ``number`` is its alone; ``name`` is what journal and copies call it, and what is left of it goes on with.
+    ``number`` is unique. ``name`` is its name in the journal and in copies; the rest of a divided batch keeps it.
     """
 
     __slots__ = ("claimed", "due_ms", "name", "number", "pop_ms", "queue", "start", "timer", "tries", "waiting")

@@ -157,7 +157,7 @@ def read_journal(files: Files, directory: Path, store_id: bytes) -> PopState:
         goes_on = later is not None and later.frames and later.before[0] == number
         end = later.before[1] if later is not None and goes_on else file.end
         for frame in file.frames:
-            if frame.end <= end:  # what stands behind is of a write that failed, and was written again
+            if frame.end <= end:  # frames behind it are from a failed write, and were written again
                 state.take(frame)
         if later is None or not goes_on or end > file.end:
             break

@@ -1,4 +1,4 @@
-"""The spill store: every message that is pending, in key order, on disk; the heart of delayed delivery.
+"""The spill store keeps all pending messages on disk, in key order. It is the heart of delayed delivery.
 
 Problem
     Any number of messages, due at any time, must survive a crash at any byte. They must be found in due order when they
@@ -26,12 +26,12 @@ Exactly once, by three rules
        (`restore_delivered_many`), the journal behind its position in the checkpoint says what was cancelled or moved.
     3. *Moved between files* is one replacement of the manifest (`store.spill.upkeep.relocate`).
 
-Costs (1 KiB messages, 16 a frame; ``python -m bench.spill_bench``): appending 1.0 µs a message beside the write
-itself, publishing 0.5, scanning 1.5 and reading 1.5 with a few runs (5 and 8 with 190 that overlap), 4 µs in the
-background for the one copy to a run, a tenth of that for the index before it. Memory: 32 bytes for each record in a
-journal segment, nothing for one in a run or an index but its done bit where order is broken, and a whole segment while
-it is copied: 10,000,000 pending over a year, half of them cancelled, add 30 MB to the interpreter's 30, and a restart
-with them reads the first message after 75 ms.
+Costs a message (1 KiB messages, 16 a frame; ``python -m bench.spill_bench``): appending 1.0 µs beside the write itself,
+publishing 0.5, scanning 1.5 and reading 1.5 with a few runs (5 and 8 with 190 that overlap). In the background: 4 µs
+for the copy to a run, a tenth of that for the index before it. Memory: 32 bytes for each record in a journal segment;
+for one in a run or an index only its done bit, if order is broken; and a whole segment while it is copied. 10,000,000
+pending over a year, half of them cancelled, add 30 MB to the interpreter's 30. A restart with them reads the first
+message after 75 ms.
 
 Worked example: three messages due at 10:00:05 (a), 10:45 (b) and 10:00:20 (c) are accepted at 10:00:00 into segment 1,
 which is then full. Closed: a and c are due within 30 s and stay; b goes to run 3, the manifest says "segment 1 owns
@@ -252,7 +252,7 @@ class SpillStore(SpillView):
         self._debts.settle()
 
     def withdrawn(self) -> Ticket:
-        """A ticket that is done when no crash can bring back what was withdrawn so far.
+        """A ticket that is done when no crash can bring back the messages withdrawn so far.
 
         Its sync also writes the cancels that are still owed; while that fails, the ticket fails.
         """

@@ -1,16 +1,16 @@
 """The journal: accepted, cancelled, moved, one after the other, in zero-filled segments.
 
-One append is one frame and one write. A journal position is ``segment base + file position``; the bases are
-given when a segment is made (previous base + previous size), so positions grow by what a closed segment left empty.
+One append is one frame and one write. A journal position is ``segment base + file position``. The base of a segment is
+the previous base plus the previous size, so the unused bytes of a closed segment count in positions.
 
 What a crash leaves, and how it is told apart
     Every frame says how far the journal was *known to be durable* when it was written (``synced``). Recovery
-    takes the highest such claim it can find, and the checkpoint's: below it everything must be there
-    (else `StoreCorruptError`); the first thing that is no frame above it is the torn end, which is cut. Syncs go
-    from the older segment to the newer one, so the claims are true across segments.
+    takes the highest of these positions and the checkpoint's. Below it everything must be there, else it raises
+    `StoreCorruptError`. Above it, the first bytes that are no frame are the torn end, which is cut. Older segments are
+    synced before newer ones, so these positions are true across segments.
 
-    Behind the end everything is zero before the first append, and each start has a new epoch: an old frame that
-    happens to stand in the right place is still of an older epoch than the frame before it.
+    Before the first append all bytes behind the end are zero, and each start has a new epoch. So an old frame that
+    happens to be at the right place is recognized: its epoch is older than that of the frame before it.
 
 A failed write
     leaves unknown bytes behind the end. After a crash a whole frame there would count, although its sender was

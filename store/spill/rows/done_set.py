@@ -1,11 +1,11 @@
 """Which records of one file are done: a prefix, and bits only where the prefix is broken.
 
-Problem: progress has to be kept per record (a clock that steps back, a hand-over, a late arming, a cancel would
-all fall below any global watermark), for 10,000,000 records, half of them cancelled, in a couple of megabytes.
+Problem: progress has to be kept per record, because a clock that steps back, a hand-over, a late arming or a cancel
+would fall below any global watermark. 10,000,000 records, half of them cancelled, may take a couple of megabytes.
 
-Idea: in a sorted run deliveries happen in the order of the file, so "the first n are done" says it all and costs
-one integer. The first mark out of order makes a bitmap, one bit a record; it is dropped when the prefix has
-caught up with its last bit.
+Idea: in a sorted run deliveries happen in the order of the file. So "the first n are done" is enough, and costs one
+integer. The first mark out of order makes a bitmap, one bit a record. It is dropped when the prefix has caught up with
+its last bit.
 
 ==================================  =========================================
 10,000,000 delivered in order       one integer

@@ -12,10 +12,10 @@ id page            a run's ids in order, each with due, ordinal and version
 run trailer        the last 128 bytes of a run
 =================  ==============================================================================================
 
-Checksums are CRC-32. Those of frames and pages begin with a seed made of the store id (pages: and the file
-number), so that a page of another file, or a body that a sender made to look like a frame, never counts. The CRC
-of a frame covers its header and rows; each row carries the CRC of its record, so the frame is all or nothing by
-one chain of checksums, and the same CRC goes with the record into a run and is checked when it is delivered.
+Checksums are CRC-32. Those of frames and pages begin with a seed made of the store id (of pages also the file number).
+So a page of another file, or a body that a sender made to look like a frame, never counts. The CRC of a frame covers
+its header and rows, and each row has the CRC of its record. By this chain of checksums a frame is valid as a whole or
+not at all. The CRC of a record goes with it into a run, and is checked when the record is delivered.
 """
 
 from __future__ import annotations

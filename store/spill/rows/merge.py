@@ -1,15 +1,15 @@
-"""Merging sources in key order: a cursor over files that do not change, with little work per record.
+"""Merges sources in key order: a cursor over files that do not change, with little work per record.
 
-Every source answers with one batch of live records in key order (a page of a run, some hundred records of a
-segment), and whether there may be more behind it. A cursor keeps one batch of each source in a heap by first key,
-and a sorted buffer of what has been merged but not asked for yet. A *round* moves some thousand records from the
-batches to the buffer: what is at or below the bound is complete.
+Every source gives one batch of live records in key order (a page of a run, some hundred records of a segment), and says
+whether there may be more behind it. A cursor keeps one batch of each source in a heap by first key, and a sorted buffer
+of merged records that were not requested yet. A *round* moves some thousand records from the batches to the buffer: all
+records at or below the bound.
 
     bound = smallest key at which a batch ends      A: 3 5 9 …more       B: 4 6 …more       C: 8 12
     round 1: bound 6 -> buffer 3 4 5 6              A: 9 …               B: (next batch)    C: not looked at
 
-So sources with disjoint keys cost one batch after the other, however many they are; sources that overlap cost one
-vectorised sort a round; and the next scan begins where the last one ended without asking any file again.
+So disjoint sources, however many, cost one batch after the other. Sources that overlap cost one vectorised sort a
+round. The next scan begins where the last one ended, without another read of a file.
 
 Records may become done while they are in the buffer: the caller filters these out (`Cursor.keep`).
 """

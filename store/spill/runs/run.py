@@ -5,9 +5,9 @@
     header | column pages | records, in key order, without gaps | id pages | trailer
              due, id, size, version, CRC                          (id, due, ordinal, version), sorted by id
 
-Every column page holds the same number of records, so an ordinal names its page; a key is found by bisecting
-pages with pread (a million records: 12 reads, and the next scan starts where the last one ended); an id by bisecting
-id pages. Pages are cached by bytes for all runs together.
+Every column page holds the same number of records, so an ordinal gives its page. A key is found by bisecting column
+pages with pread (a million records: 12 reads, and the next scan starts where the last one ended), an id by bisecting id
+pages. One cache, limited in bytes, has the pages of all runs.
 
 ``first … end - 1`` are the ordinals that live here. Below ``first`` are records that the frontier had reached
 before the run took over (their journal segment keeps them: "born done"); from ``end`` on they were merged into

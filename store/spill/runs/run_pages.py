@@ -39,7 +39,7 @@ class RunPages(Source):
         self.segment: DataEntry | None = None  # of an index: the segment that ``data`` is
         self.shape = shape
         self.damage: dict[int, str] = {}
-        """Number of an unreadable column page to what is wrong with it; -1 stands for all id pages."""
+        """Number of an unreadable column page to a description of the damage; -1: of the id pages."""
         self.rebuilt: dict[int, str] = {}
         self.store_id = store_id
         self.rows_per_page = shape.rows_per_page
