@@ -5,9 +5,9 @@
     async with Broker(BrokerConfig("/var/lib/timewheel")) as broker:
         print(broker.listen_port, broker.namesrv_port)
 
-Order at start: addresses are reserved first, so that a port in use is an error before anything is touched. Then store
-and plug-ins recover, the threads start, and last the ports open. Order at stop: no new connections, nothing is read,
-what was read is stored, synced and answered, threads end, files are given back.
+Order at start: addresses are reserved first, so that a port in use is an error before any file is touched. Then store
+and plug-ins recover, the threads start, and last the ports open. Order at stop: new connections are refused, reading
+ends, requests that were read are stored, synced and answered, threads end, files are closed.
 """
 
 from __future__ import annotations

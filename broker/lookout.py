@@ -1,7 +1,7 @@
-"""`Lookout`: ends pulls that have waited long enough, and sees how far the disk is behind.
+"""`Lookout`: ends pulls that have waited long enough, and checks how far the disk is behind.
 
-Ten times a second while something is written or a pull ends soon, rarely while nothing is: each time that an idle
-broker wakes up costs a third of a millisecond of a core, nearly all of it caches that have gone cold.
+It wakes up ten times a second while messages are written or a pull ends soon, and rarely otherwise. Each wake-up of an
+idle broker costs a third of a millisecond of a core, nearly all of it for cold caches.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _UNLIMITED = 1 << 30
 
 
 def raise_quietly() -> tuple[int, int]:
-    """Raise the process's own limit as far as it may; answers what it was and what it is."""
+    """Raise the process's own limit as far as allowed; return the limit before and after."""
     soft, hard = (_number(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
     if soft < hard:
         try:

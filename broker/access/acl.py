@@ -1,9 +1,12 @@
 """Access control: with ``aclEnable`` each request is checked before its processor gets it.
 
-The checks come in this order, as in Apache's ``PlainPermissionManager``: an address that needs no account; the account;
-an address that needs no signature; the signature; the account's rights to the topics and groups of the request. A
-refused request is answered with NO_PERMISSION and the reason; the connection stays usable. `broker.access.access_table`
-lists what each request needs.
+The order of the checks is that of Apache's ``PlainPermissionManager``:
+
+1. whether the address needs no account; 2. the account; 3. whether the address needs no signature; 4. the signature;
+5. the account's rights to the topics and groups of the request.
+
+A refused request is answered with NO_PERMISSION and the reason; the connection stays usable.
+`broker.access.access_table` lists what each request needs.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class AclFileError(ConfigError):
 
 
 def quoted(value: object, above: str = "") -> str:
-    """A value for an error's text; not if it, or what stands above it, has to do with a secret."""
+    """A value for an error's text; hidden if it, or the key above it, has to do with a secret."""
     hidden = "secret" in f"{value!r} {above}".lower()
     return "a value that is not shown (it may be a secret)" if hidden else f"{value!r:.80}"
 
@@ -89,11 +89,11 @@ class _Builder:
         self._text = text
         self._open: list[dict[str, Any] | list[Any]] = []
         self._keys: list[str | None] = []
-        """For each open mapping the key whose value comes next; for a list nothing."""
+        """For each open mapping the key of the next value; None for a list."""
         self._documents = 0
 
     def take(self, event: yaml.Event) -> None:
-        """Take the next event; raises AclFileError for what such a file must not have."""
+        """Take the next event. Raises AclFileError for parts of YAML that this file must not have."""
         if isinstance(event, yaml.ScalarEvent):
             self._scalar(event)
         elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
@@ -190,7 +190,7 @@ def _line(event: Any) -> int:
 
 
 def _trouble(error: yaml.MarkedYAMLError, text: str) -> str:
-    """What PyYAML (or libyaml, in other words) says, in ours; nothing of the file is shown, it might be a secret."""
+    """The error of PyYAML or libyaml in our words. Text of the file is not shown, because it may be a secret."""
     problem, context = error.problem or "", error.context or ""
     if "quoted scalar" in context:
         return f"line {error.context_mark.line + 1}: a quote without its end"

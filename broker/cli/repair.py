@@ -6,8 +6,8 @@ The parts are repaired in this order, because each repair relies on the parts be
 2. the delivery checkpoint and the manifest of the delay store (`store.spill.upkeep.repair.mended_section`);
 3. the CommitLog (`store.log.log_repair`), at least up to the position that the checkpoint calls durable;
 4. journal and runs of the delay store (`store.spill.upkeep.repair`);
-5. ConsumeQueues and progress file, if the CommitLog was changed, or if a ConsumeQueue file has another size than
-configured and nothing tells the right one: they are put aside, and the next start derives them again;
+5. ConsumeQueues and progress file, if the CommitLog was changed, or if a ConsumeQueue file does not have the configured
+size and no file tells which size is right: they are put aside, and the next start derives them again;
 6. the tables under ``config``: an unreadable table is replaced by its previous version (``.bak``).
 
 Bytes that are removed or overwritten are saved under ``timewheel/aside/repair-NNNN`` first (`store.disk.aside`).

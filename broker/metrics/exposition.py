@@ -1,10 +1,10 @@
 """The text that Prometheus scrapes: families of all parts, with the labels that every series carries.
 
-prometheus_client writes the text and does nothing else: it counts a value in 2 µs and finds a labelled child in another
-one, which at 100,000 messages a second would be a third of a core. Our counts are integers that are kept by the batch.
+prometheus_client only writes the text. It would count a value in 2 µs and find a labelled child in another one: at
+100,000 messages a second a third of a core. Our counts are integers that are updated once a batch.
 
-Families are gathered and written one at a time, with a pause as long as the work between two of them: one thread runs
-Python at a time, and the rest belongs to the network loop.
+Families are gathered and written one at a time. Between two of them the thread pauses as long as it has worked, because
+one thread runs Python at a time, and the network loop needs the rest.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The topics of one registered broker, as a name server keeps them.
 
-A broker may have 200,000 topics. The network loop does what concerns all of them, so no such step may walk them:
+A broker may have 200,000 topics. Changes that concern all of them are made in the network loop, so they may not walk
+the table:
 
-* **write permission** is taken and given back for all of a broker's topics at once. The table counts these changes, and
-  a topic remembers the count at which it was added. The last taking and the last giving back apply to the topics added
-  before them; they are applied when a topic is read;
-* **forgetting** a broker lets go of its table, and `Leaving` frees it piece by piece.
+* **Write permission** is removed from, or returned to, all topics of a broker at once. The table counts these changes,
+  and a topic keeps the count at which it was added. When a topic is read, the last removal and the last return apply to
+  it if they came after it.
+* **Forgetting** a broker drops its table, and `Leaving` frees the table piece by piece.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The embedded name server: the requests of clients, brokers and tools about routes.
 
-It is a processor like the others, behind a port of its own (`broker.net.channel.NAME_SERVER_PORT`). Where clients parse
-answers by hand, the answers equal Apache's byte for byte: compact JSON with sorted names; the ids in ``brokerAddrs``
-are quoted in routes for peers since V4_9_4 and nowhere else, as by the name server of 5.5.0.
+It is a processor like the others, behind a port of its own (`broker.net.channel.NAME_SERVER_PORT`). Some clients parse
+answers by hand, so these equal Apache's byte for byte: compact JSON with sorted names. As in the name server of 5.5.0,
+the ids in ``brokerAddrs`` are quoted only in routes for peers since V4_9_4.
 
 A route lookup creates nothing. The retry topic of a possible group has a route before it exists, because one client
 treats a missing route as an error; the group's first heartbeat creates the topic. Only with ``autoCreateTopicOnRoute``
@@ -149,7 +149,7 @@ class NameServer:
         return command.reply(body=route_json(brokers, queues, filters, _quoted(command), order))
 
     def _retry_route(self, topic: str) -> tuple[list[BrokerEntry], dict[str, QueueData]]:
-        """The route that a retry topic will have; nothing if there can be no such group."""
+        """The future route of a retry topic; an empty one if its group cannot exist."""
         own = self._own
         if own is None or not own.address or topic_problem(topic) is not None:
             return [], {}

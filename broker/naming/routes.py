@@ -2,10 +2,10 @@
 
 The routes come from two sources:
 
-* the broker in this process (`OwnBroker`): its topics are read from its own table for each answer, so a new topic is in
-  the next answer;
-* brokers that register over the wire (`RouteTable.register`), which are forgotten when they say so, when their
-  connection closes, or after 120 s of silence.
+* The broker in this process (`OwnBroker`). Its topics are read from its own table for each answer, so a new topic is in
+  the next answer.
+* Brokers that register over the wire (`RouteTable.register`). One is forgotten when it unregisters, when its connection
+  closes, or after 120 s of silence.
 
 The rules for the second source are those of Apache's RouteInfoManager, including a surprising one: a registration adds
 and changes topics but never removes any, because brokers may send only what has changed. So a topic deleted on its

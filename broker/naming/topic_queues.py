@@ -1,7 +1,7 @@
 """The queues that a topic can be read from, on all brokers: what QUERY_ASSIGNMENT deals out to the members of a group.
 
-The embedded name server knows them. Else the external ones are asked, one after another, and what they say counts for
-half a minute (``loadBalancePollNameServerInterval``); if none answers, what they said last. A topic that they do not
+The embedded name server knows them. Without it, the external ones are asked, one after another. Their answer counts for
+half a minute (``loadBalancePollNameServerInterval``); if none answers, the last answer counts. A topic that they do not
 know has no queues.
 """
 

@@ -3,15 +3,15 @@
 What one peer may cost:
 
 ===========================  ==================================================================================
-replies that it does not     beyond 4 MiB nothing is read from it any more, so it cannot ask for more before it has
-take                         taken these; beyond 64 MiB, or when it has taken none of them for ``idle_ms``, its
-                             connection is reset, so that the kernel drops its replies, too
-a frame in many pieces       its bytes are kept as they come, none is allocated before; its length is checked first
-requests that wait           for a client's answer or the disk: at most 64 MiB of a connection's, more are refused
+replies that it does not     beyond 4 MiB nothing more is read from it, so it cannot request more before it has taken
+take                         these; beyond 64 MiB, or when it has taken none of them for ``idle_ms``, its connection
+                             is reset, so that the kernel drops its replies, too
+a frame in many pieces       its length is checked first; memory is allocated only as bytes arrive
+requests that wait           for a client's answer or the disk: at most 64 MiB of one connection, more are refused
                              (see `broker.net.dispatcher`); of a waiting pull only what its answer needs is kept
-all three, of all together   beyond ``held_max_bytes`` the connections with the most are closed, until there is room
-                             again (as Redis does with ``maxmemory-clients``); from three quarters on nothing is
-                             read from connections that do not take their replies
+all three, of all peers      beyond ``held_max_bytes`` the connections with the most are closed, until there is room
+                             again (as Redis does with ``maxmemory-clients``); from three quarters on, connections
+                             that do not take their replies are not read from
 silence                      after ``idle_ms`` the connection is closed
 a connection                 beyond ``connections_max`` new ones are closed at once: the store needs files, too
 ===========================  ==================================================================================
@@ -53,7 +53,7 @@ Received = Callable[[Channel, list[RemotingCommand]], None]
 
 
 class Sockets:
-    """What connections know of their server: one buffer for all reads, and what is kept for all of them."""
+    """The part of a server that its connections use: one buffer for all reads, and the bytes kept for all of them."""
 
     def __init__(self, tls: Tls | None, held_max_bytes: int) -> None:
         self.received: Received = lambda *_: None

@@ -344,7 +344,7 @@ class Server(Accepting):
     def adopt(
         self, sock: socket.socket, peer: tuple[str, int], port: str, kind: type[Connection] = Connection
     ) -> Connection:
-        """Watch a connected socket; ``port`` is what `ChannelState.port` says of it."""
+        """Watch a connected socket; ``port`` becomes `ChannelState.port`."""
         sock.setblocking(False)
         tune(sock)
         connection = kind(self, sock, peer)

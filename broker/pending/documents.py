@@ -36,7 +36,7 @@ def row_document(row: PendingRow, store_host: bytes) -> dict[str, Any]:
 
 
 def answer_document(answer: PendingAnswer, store_host: bytes) -> dict[str, Any]:
-    """What became of an order, or of a look; what has no meaning for this verdict is left out."""
+    """The result of a command or a query; fields without a meaning for this verdict are left out."""
     document: dict[str, Any] = {"verdict": answer.verdict.value}
     if answer.offset:
         document |= {

@@ -43,7 +43,7 @@ class PopPolls:
         return f"{topic}\0{group}", max(queue_id, -1)
 
     def add(self, topic: str, group: str, queue_id: int) -> Mark:
-        """From now on, let arrivals wake the pops held under a key; returns the last arrivals so far."""
+        """Let arrivals wake the pops held under a key from now on; return the last arrivals."""
         key = self.key(topic, group, queue_id)
         mark: Mark = []
         if len(self._names) > 64 + 8 * (self._long_poll.count + 1):

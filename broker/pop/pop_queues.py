@@ -98,7 +98,7 @@ class PopQueues:
     def offsets_of(self, queue: PopQueue, start: int, found: PullResult) -> list[int]:
         """Return the offsets of messages found from ``start`` on; none if the queue's entries are gone.
 
-        The ConsumeQueue is asked. What a record says of itself cannot be trusted: it may be damaged.
+        They come from the ConsumeQueue. The fields of a record cannot be trusted, because it may be damaged.
         """
         end = found.next_offset
         if len(found.positions) == end - start:

@@ -279,7 +279,7 @@ class PopReader:
         return None if body is None else (result, body)
 
     def _take(self, pop: Pop, queue: PopQueue, start: int, result: PullResult, body: bytes) -> bool:
-        """Hand out what was read; False if the queue has to be looked at again."""
+        """Hand out the messages that were read; False if the queue has to be read again."""
         header = pop.header
         if not body:
             if result.next_offset != start and (result.next_offset > start or result.status in _OUTSIDE):

@@ -96,7 +96,7 @@ class Recovering:
         return "" if store.knew_pops else "since then a broker that does not know this journal has used the store"
 
     def _drop_copies(self, state: PopState) -> int:
-        """Take out messages whose copies stand in the log; how many."""
+        """Remove messages whose copies are in the log; return how many."""
         marks = {}
         for queue in state.queues.values():
             plain = retry_flag(queue.topic) == NORMAL

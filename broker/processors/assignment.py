@@ -45,7 +45,7 @@ Routes = Callable[[str], Awaitable[Sequence[Queue] | None]]
 _CLUSTERING = "CLUSTERING"
 _INT_END = 1 << 31
 _AT_ONCE_MAX = 1_024
-"""Up to so many queues are shared out in the network loop; more of them in a thread."""
+"""Up to so many queues are distributed in the network loop; more of them in a thread."""
 
 
 class AssignmentProcessor:

@@ -2,8 +2,8 @@
 
 A member of a group that consumes in order takes the lock of each queue before it reads it, and renews it every
 20 s. A lock that is not renewed for 60 s (``lockMaxLiveTime``) is free for the next client; only its owner may release
-it. As on Apache's broker a lock outlives its owner's connection: a member whose connection broke may still be
-processing messages, and a member that took its queue at once might overtake it.
+it. As on Apache's broker, a lock outlives its owner's connection. A member whose connection broke may still be
+processing messages, and another member that took the queue at once might overtake it.
 """
 
 from __future__ import annotations

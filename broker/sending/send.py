@@ -1,6 +1,6 @@
 """Sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), with and without a reply.
 
-What is checked, in this order, and what the sender is told:
+The checks, in this order, and the response code:
 
 =======================================================================  ============================================
 the broker may not be written and the topic is an ordered one            NO_PERMISSION

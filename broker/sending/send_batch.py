@@ -1,4 +1,4 @@
-"""Batches: SEND_BATCH_MESSAGE, and a SEND_MESSAGE whose header says that it is one.
+"""Batches: SEND_BATCH_MESSAGE, and SEND_MESSAGE with the batch field in its header.
 
 A batch has one reply. All of its messages are stored, or none. There are three ways, from fast to slow:
 

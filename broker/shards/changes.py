@@ -5,9 +5,10 @@ does not carry it out; it asks the supervisor. The supervisor writes the change 
 turn, and strikes out each shard that has confirmed. So
 
 * all shards see all changes in the same order, whichever shard received them;
-* the reply goes out when every shard that serves has the change. A shard that is down, or dies meanwhile, gets it at
-  its start, before clients are let in; the reply's remark names it;
-* a supervisor that dies in between finds the change in its file, and finishes it. Every change is idempotent.
+* the reply is sent when every running shard has the change. A shard that is down, or dies meanwhile, gets it at its
+  start, before it accepts clients; the reply's remark names this shard;
+* if the supervisor dies in between, the next one finds the change in the file and finishes it. Every change is
+  idempotent.
 
 A change that the first shard refuses is refused, and made nowhere. If a later shard does not confirm, the answer is
 SYSTEM_ERROR and names it, and the change stays written down for it. A shard that dies before its answer may have made

@@ -1,7 +1,7 @@
-"""Taking shards out: a marked shard is not written any more, and ends when nothing is left in it.
+"""Takes shards out: a marked shard is no longer written, and ends when it is empty.
 
-``timewheel drain`` makes the mark, a file in the shard's directory. So a drain outlives every restart, and needs no
-port and no permission but that of the directory. The supervisor looks at the marks every second:
+``timewheel drain`` makes the mark, a file in the shard's directory. So a drain survives every restart, and needs no
+port and only the permission to write the directory. The supervisor checks the marks every second:
 
 =======================================  =========================================================================
 a mark, and the shard may be written     the shard gets ``brokerPermission`` 4, which its routes show: producers

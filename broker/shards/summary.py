@@ -14,7 +14,7 @@ EVERY_MS = 60_000
 def summary(
     before: Mapping[int, Mapping[str, Any]], now: Mapping[int, Mapping[str, Any]], ms: int, name: Callable[[int], str]
 ) -> str:
-    """What shards have taken and given a second, and what is pending; empty if nothing happens.
+    """Messages that were put and got per second, and pending ones, by shard; empty if none was put or got.
 
     Args:
         before: Figures of each shard (`broker.shards.link.STATE`) when the time began; one that was started since

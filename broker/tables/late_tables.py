@@ -79,7 +79,7 @@ class _Ending(Generic[K]):
 
 
 class LateTable(Generic[K, V]):
-    """Changes of one table on their way to its file. Only the network loop uses it, but for `write`.
+    """Changes of one table on their way to its file. Only the network loop uses it, except for `write`.
 
     Args:
         table: Name to value.

@@ -84,7 +84,7 @@ class WrittenTable(Writing, Protocol):
 
 
 class TableWriter:
-    """The thread that writes the tables of one broker. Only the network loop calls it, but for `step` and `stop`.
+    """The thread that writes the tables of one broker. Only the network loop calls it, except for `step` and `stop`.
 
     Args:
         call_soon_threadsafe: Runs something in the network loop.

@@ -340,7 +340,7 @@ def _log_failure(error: Exception | None) -> None:
 def _system_topics(
     cluster_name: str, broker_name: str, auto_create_queues: int, trace_topic: str | None
 ) -> list[TopicConfig]:
-    """List the topics that Apache's broker makes at start, but for the internal topics of POP."""
+    """List the topics that Apache's broker makes at start, except the internal topics of POP."""
     inherit = READ_WRITE | int(Permission.INHERIT)
     found = [
         TopicConfig("SELF_TEST_TOPIC", 1, 1),

@@ -1,4 +1,4 @@
-"""What a delivered message says of its delay, if its sender traces it (W3C Trace Context in its properties)."""
+"""Reads the delay from a delivered message whose sender traces it (W3C Trace Context in its properties)."""
 
 from __future__ import annotations
 

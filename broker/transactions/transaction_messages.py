@@ -1,8 +1,8 @@
 """The messages of a transaction, each made from another: half, committed, given up, op, and the one in a check.
 
 Properties and flags are Apache's (TransactionalMessageBridge, EndTransactionProcessor,
-DefaultTransactionalMessageCheckListener), but for the committed message: Apache leaves TRAN_MSG and the ``REAL_`` ones
-in its stored properties, so that an application that sends such an object on makes another half message of it.
+DefaultTransactionalMessageCheckListener), except those of the committed message. Apache leaves TRAN_MSG and the
+``REAL_`` properties in it, so an application that forwards the message makes another half message of it.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Replies:
                 self._answer_request(entry, entry.results(result, flushed))
 
     def answer_failed(self, entries: Sequence[Entry], status: PutStatus, remark: str) -> None:
-        """Answer requests of which nothing was stored."""
+        """Answer requests whose messages were not stored."""
         for entry in entries:
             if isinstance(entry, PutRequest):
                 self._answer_request(entry, [PutResult(status, remark=remark)] * len(entry.parts))
