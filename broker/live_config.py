@@ -1,7 +1,7 @@
-"""Changes of the configuration while the broker runs (UPDATE_BROKER_CONFIG): what takes effect at once, and what lasts.
+"""Changes the configuration while the broker runs (UPDATE_BROKER_CONFIG), and writes it into the file.
 
-Apache's broker accepts any key, changes a field of an object, and rewrites its whole configuration file; whether
-anything reads the field again is another matter. Here a key either takes effect at once or is refused by its name.
+Apache's broker accepts any key, changes a field of an object, and rewrites its whole configuration file. The field may
+never be read again. Here a key either takes effect at once, or is refused and named.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _LOG = logging.getLogger(__name__)
 
 
 def take_over(config: BrokerConfig, fresh: BrokerConfig, changed_keys: Callable[[list[str]], None]) -> list[str]:
-    """Let a configuration that was read anew count, as far as its keys can be changed now; the keys that have changed.
+    """Apply a configuration that was read again, as far as its keys can change now; return the changed keys.
 
-    What is read at start only is logged and stays. Runs in the network loop; raises StoreError if topics cannot be
-    written.
+    Keys that are read at start only keep their values; the log names them. Runs in the network loop. Raises StoreError
+    if topics cannot be written.
     """
     differing = [name for name in USED_KEYS if config.get_text(name) != fresh.get_text(name)]
     changed = [name for name in differing if name in LIVE_KEYS]

@@ -85,7 +85,7 @@ def _properties(read: Read, position: int, size: int) -> str | None:
             return None
         begin, end = body_bounds(head)
         if not begin <= end < size:
-            return ""  # damaged: what stands there belongs to other records, or is not there at all
+            return ""  # damaged: the bytes behind the body belong to other records, or do not exist
         tail = read(position + end, size - end)
         return record_fields(head[: begin - BODY_BYTES_BACK] + bytes(BODY_BYTES_BACK) + tail)[2] if tail else None
     except RecordError:

@@ -1,8 +1,8 @@
-"""What groups have pulled, how far they are behind, and who is connected.
+"""Metrics of consumers: messages pulled by groups, their lag, and connected clients.
 
-Everything is read when somebody asks, from tables that exist anyway, in the asker's thread. Reading how old the first
-unread message is may touch the disk, so it is done for `ROWS_MAX` topics of groups at most, those that are most behind;
-the others are one row under `store.put.measures.OTHER`.
+All figures are read at a scrape, from tables that exist anyway, in the thread that asks. The age of the first unread
+message may have to be read from the disk. So it is read for at most `ROWS_MAX` topics of groups, those with the most
+lag; the others are one row under `store.put.measures.OTHER`.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Registration:
     async def start(self) -> None:
         """Register with all name servers and keep registered; a failure is logged, not raised.
 
-        Returns when each of them has answered or failed once, or after 3 s; what is still under way goes on.
+        Returns when each of them has answered or failed once, or after 3 s; then open registrations continue.
         """
         self._topics.listeners.append(self.topics_changed)
         first = [asyncio.create_task(self._register(name_server)) for name_server in self.status]

@@ -1,8 +1,8 @@
 """TLS on the broker's ports: certificates and sessions, bytes in and bytes out. This file uses no socket.
 
-With a certificate configured, the first byte of a connection tells what it is: a TLS hello begins with 0x16, a frame of
-RocketMQ never does (it would be 369 MB long). Modes as Apache's: ``permissive`` serves both, ``enforcing`` TLS only,
-``disabled`` plain connections only.
+If a certificate is configured, the first byte of a connection shows its kind. A TLS hello begins with 0x16. A frame of
+RocketMQ never does, because it would be 369 MB long. The modes are Apache's: ``permissive`` serves both, ``enforcing``
+TLS only, ``disabled`` plain connections only.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def page_document(page: PendingPage, store_host: bytes) -> dict[str, Any]:
 
 
 def count_document(count: PendingCount) -> dict[str, Any]:
-    """How many match so far, and where to go on counting."""
+    """How many match so far, and where to continue counting."""
     return {
         "count": count.count,
         "bytes": count.bytes,

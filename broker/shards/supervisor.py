@@ -35,7 +35,7 @@ _LOOK_MS = 1_000
 
 
 class Supervisor:
-    """All shards of one store. Only the network loop uses it, but for the constructor.
+    """All shards of one store. Only the network loop uses it, except for the constructor.
 
     Args:
         config: The configuration of the whole.

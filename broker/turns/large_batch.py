@@ -4,8 +4,8 @@
 which no other request would be served. So the send processor makes a `LargeBatch` of a batch with more than
 `SLICE_MESSAGES` messages or `SLICE_TEXT_BYTES` of properties. `LargeBatches` works on one of them at a time, a slice in
 each round of the loop. The request waits in the dispatcher, and everything that its connection sends after it waits
-too, so order is kept. After the last slice the request goes on like any other: conditions that may have changed
-meanwhile are checked again, and then `Turn.put_large` makes all of it a part of the present turn.
+too, so order is kept. After the last slice, conditions that may have changed meanwhile are checked again. Then
+`Turn.put_large` makes the whole batch a part of the present turn.
 
 Nothing is kept anywhere else before that, so a batch can be dropped at any time: when a message of it is refused, when
 its connection closes, when the broker stops. A plug-in keeps its messages of the batch in an `Aside`. If a plug-in

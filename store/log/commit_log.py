@@ -23,8 +23,8 @@ A sync fails
 Recovery
     `recover` walks from an offset, believes only whole records (see `store.log.log_scan`), and cuts the log behind the
     last one: the rest of the file is zeroed and synced, and later files are moved away. After an unclean end it also
-    writes everything again that it has read: if the last run ended because a sync failed, these bytes are in the page
-    cache and look right, but are not on the disk.
+    writes again all bytes that it has read: if the last run ended because a sync failed, these are right in the page
+    cache, but not on the disk.
 """
 
 from __future__ import annotations
@@ -356,8 +356,8 @@ class CommitLog(SyncedLog):
     def close(self) -> None:
         """Sync, and remove a segment that was made ahead but not used.
 
-        Also raises StoreError if torn bytes behind the end cannot be cleared: they may look like a record, and after a
-        clean end nobody writes them again or doubts that they are on the disk.
+        Also raises StoreError if torn bytes behind the end cannot be cleared. They may look like a record, and after a
+        clean end the next start would take them for durable.
         """
         try:
             self.sync()

@@ -1,9 +1,9 @@
-"""Whether a committed message is whole: the record behind it says so, or the half message that it was made of.
+"""Whether a committed message is whole: the record behind it tells, or the half message that it was made of.
 
 The committed message of a transaction names its half message where other records have their checksum. It is written
-together with the op message that says that the half message is decided, as one write, so its checksum is the flag of
-that one (`remoting.messages.proof`). A walk through the log that comes to a record which names a half message looks at
-what stands behind it:
+by one write together with the op message, which says that the half message is decided. So the flag of the op message
+is its checksum (`remoting.messages.proof`). At a record that names a half message, a walk through the log checks what
+is behind it:
 
 ==================================================  ==========================================================
 a whole record that vouches for it                  it counts if the sum is right
@@ -16,10 +16,10 @@ nothing, and it is Apache's log                     it counts, as for Apache
 nothing, and it is a delivery of the delay plug-in  it counts: its journal has it, nothing vouches for it
 ==================================================  ==========================================================
 
-Topic and properties of a committed message follow from its half message: the topic is that of REAL_TOPIC (or the
-discard topic), and the properties are the same without some that belong to the half message, perhaps with the number of
-checks. Keep this in step with `broker.transactions.transaction_messages`. A message that it does not know is only cut
-off sooner.
+Topic and properties of a committed message follow from its half message. The topic is that of REAL_TOPIC, or the
+discard topic. The properties are the same without those of the half message alone, perhaps with the number of checks.
+Keep this in step with `broker.transactions.transaction_messages`. A message that it does not know is only cut off
+sooner.
 """
 
 from __future__ import annotations

@@ -113,8 +113,8 @@ class LogReader:
     def read_record(self, offset: int, size: int = 0) -> bytes | None:
         """Read the record that starts at an offset; None unless there is a whole and valid one.
 
-        ``size`` is what somebody takes for its size: if that is right it is read by one call, without letting go of the
-        interpreter if all of it is in memory.
+        ``size`` is its supposed size. If that is right, one call reads the record, without releasing the interpreter
+        lock if all of it is in the page cache.
         """
         if size >= RECORD_BYTES_MIN:
             record = self.read_hot(offset, size)

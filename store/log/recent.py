@@ -5,8 +5,8 @@ The problem
     microseconds and releases the interpreter's lock, which a delivering thread does not give back at once.
 
 The idea
-    A ring of a fixed number of bytes, in which the byte at log offset ``o`` stands at ``o % size``: a read is one copy
-    and a few comparisons. It has the same bytes as the disk, because the log below its end never changes.
+    A ring of a fixed number of bytes. The byte at log offset ``o`` is at ``o % size``, so a read is one copy and a few
+    comparisons. The ring has the same bytes as the disk, because the log below its end never changes.
 
 Threads: `put` is called under the append lock, `gather` by any thread. `put` moves the ring's beginning up *before* it
 overwrites anything. `gather` compares with the beginning again *after* it has copied. So it never returns bytes that

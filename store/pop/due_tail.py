@@ -39,9 +39,9 @@ class DueTail:
         return bool(self._tail)
 
     def choose(self, due: Iterable[Batch], count_max: int) -> list[Batch]:
-        """Choose what is copied now, of what has just come due, in order, and of the tail: some ``count_max`` messages.
+        """Choose some ``count_max`` messages to copy now, from those just due, in order, and from the tail.
 
-        A batch is not divided, so there may be more by one batch, and by a quarter for the tail.
+        A batch is not divided, so there may be one batch more, and a quarter more for the tail.
         """
         tail, chosen, count = self._tail, [], 0
         for batch in due:

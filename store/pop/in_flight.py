@@ -5,9 +5,9 @@ The problem
     group's offset must not pass it before one of the two is certain.
 
 The idea
-    An un-acknowledged message's reappearance is a delayed event without a body. One `Batch` stands for all that one
-    pop got from one queue: where it begins, a bit for each message that is not acknowledged, the pop's time and a due
-    time, for a `timewheel.TimingWheel`. As long as nothing happens to it but acks it is a row (`store.pop.packed`).
+    An un-acknowledged message's reappearance is a delayed event without a body. One `Batch` has all messages that one
+    pop got from one queue: its start, a bit for each message that is not acknowledged, the pop's time, and a due time
+    for a `timewheel.TimingWheel`. As long as it only gets acks it is a row (`store.pop.packed`).
 
     ============  ===================================================================================================
     ``record``    a pop got messages: a new batch, ``next`` moves on
@@ -26,9 +26,9 @@ The idea
     search.
 
 What a crash does
-    All of this is memory. ``notes`` has what happens to it, for a journal (`store.pop.journal`), and `open` and
-    `restored` make it anew of what the journal says. Without one, everything from the stored offset on is offered
-    again: messages come twice, and none is lost.
+    All of this is memory. ``notes`` has the changes, for a journal (`store.pop.journal`), and `open` and `restored`
+    make it again from the journal. Without a journal, all messages from the stored offset on are offered again: they
+    come twice, but none is lost.
 
 Threads: the network loop records, acknowledges and changes; the reviver claims and settles. A lock is around each.
 """
@@ -257,9 +257,9 @@ class InFlight(PoppedQueues):
     # ------------------------------------------------------------------------------------------------ what is due
 
     def claim(self, now_ms: int, count_max: int) -> tuple[list[Batch], list[PopQueue]]:
-        """Take some ``count_max`` messages that are due: batches, which the caller copies and then settles.
+        """Take some ``count_max`` due messages, as batches that the caller copies and then settles; and unblocked queues.
 
-        And queues that are unblocked. What is due later passes what did not fit (`store.pop.due_tail`).
+        Messages due later pass those that did not fit (`store.pop.due_tail`).
         """
         unblocked: list[PopQueue] = []
         with self.lock:

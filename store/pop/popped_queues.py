@@ -77,7 +77,7 @@ class PoppedQueues:
             self.notes.gone(queue.ref)
 
     def restart(self, queue: PopQueue, offset: int) -> None:
-        """Go on from an offset that an administrator has set; what is in flight is forgotten."""
+        """Continue at an offset that an administrator has set; messages in flight are forgotten."""
         with self.lock:
             self._empty(queue)
             self._note_gone(queue)
@@ -87,7 +87,7 @@ class PoppedQueues:
             self._note_opened(queue)
 
     def skip(self, queue: PopQueue, offset: int) -> None:
-        """Go on from an offset further on, which the group has come to otherwise; what is in flight stays."""
+        """Continue at a later offset, which the group has reached without pops; messages in flight stay."""
         with self.lock:
             self._move(queue, offset)
 

@@ -172,7 +172,7 @@ def read_journal(files: Files, directory: Path, store_id: bytes) -> PopState:
 
 
 class _Read:
-    """One file: which it goes on from, its frames, where they end, and what is wrong behind them."""
+    """One file: the file before it, its frames, where they end, and what is wrong behind them."""
 
     def __init__(self) -> None:
         self.before = (-1, -1)

@@ -50,7 +50,7 @@ _pack_short = SHORT.pack
 
 
 class Copied:
-    """What is to be copied: records one behind the other, and what their copies say.
+    """Records to be copied, one behind the other, and the properties of their copies.
 
     ==============  ================================================================================
     ``data``        bytes, the records

@@ -9,9 +9,9 @@
 ``BLOCK``      what a queue has handed out in order; as a whole, whenever it has changed
 =============  ======================================================================================================
 
-A row never counts on another one of its own frame but in this order, and each may be read twice: what was taken once is
-taken, bits that were added once are there. So a snapshot may be written in slices, between the rows of what happens
-meanwhile. ``docs/disk-format.md`` has the same bytes.
+A row may rely on earlier rows of its frame, never on later ones. Each may be read twice, because its effect is the same
+the second time. So a snapshot may be written in slices, between the rows of changes that happen meanwhile.
+``docs/disk-format.md`` has the same bytes.
 """
 
 from __future__ import annotations

@@ -148,7 +148,8 @@ def _whole(storage: Storage, path: str, size: int) -> bytes:
 def plan_spill(store: str, storage: Storage) -> list[SpillFile]:
     """List the present files of a store's delay store, none without one. Raises StoreError or StorageError.
 
-    The manifest is read before and after the checkpoint: if it is the same, both belong together.
+    The manifest is read before and after the checkpoint: if it is the same, both belong together. Raises
+    SpillMovedError if it changes in every one of `_PLAN_TRIES` tries.
     """
     folder = f"{store}/timewheel/delay"
     for _ in range(_PLAN_TRIES):

@@ -1,10 +1,10 @@
 """The manifest: which files there are, and which records each of them owns. One small file, replaced atomically.
 
-Two numbers a file say all about ownership:
+One or two numbers a file define ownership:
 
-- a journal segment owns the records with a key below its ``upper`` (the others were written into runs);
-- a run owns the ordinals ``first … end - 1`` (below ``first``: left to the sources it was copied from, because
-  the frontier had reached them; from ``end`` on: merged into another run).
+- A journal segment owns the records with a key below its ``upper``; the others were written into runs.
+- A run owns the ordinals ``first … end - 1``. Records below ``first`` stay in the sources that it was copied from,
+  because the frontier had reached them. Records from ``end`` on were merged into another run.
 
 So one replacement of this file moves any number of records from some files to another, and a crash before or
 after it finds each record in exactly one place. ``upper`` and ``end`` only ever decrease.

@@ -48,7 +48,7 @@ class RunPages(Source):
         self._columns: SegmentColumns | None = None  # of an index with damage: the segment, read again
 
     def lead_to(self, segment: DataEntry, data: File) -> None:
-        """Tell an index the segment, and its open file, in which its records stand."""
+        """Give an index the segment with its records, and the open file of that."""
         self.segment = segment
         self.data = data
 

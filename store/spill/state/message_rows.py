@@ -1,9 +1,9 @@
-"""A row for each of some messages, kept until some time after they were due: what was cancelled, what has a delay key.
+"""Rows of cancelled messages and of messages with a delay key, kept until some time after these were due.
 
-A cancelled message leaves the delay store with the last file that had it. People ask longer than that whether it was
-cancelled, and when: a sender that repeats its cancel, or somebody who looks for a message. So each cancel adds one
-row (folder ``cancelled``). Each message with a delay key adds one too (folder ``keys``): from these a start learns
-which keys are taken, without reading messages. A file is removed when all of its rows are old.
+A cancelled message leaves the delay store with the last file that had it. Senders that repeat a cancel, and people who
+look for a message, ask later whether and when it was cancelled. So each cancel adds one row (folder ``cancelled``).
+Each message with a delay key adds one too (folder ``keys``): from these a start learns which keys are taken, without
+reading messages. A file is removed when all of its rows are old.
 
 ==========  =====  ====================================================================
 row         bytes  (little-endian; files ``NNNNNNNNNN`` of up to 65,536 rows)

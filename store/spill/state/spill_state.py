@@ -1,7 +1,7 @@
 """The spill store in memory: all sources, and the operations that go over all of them.
 
-Every call is made under the delivery lock. The ref of a relocated record is *forwarded* to where the record lives now:
-by the columns of its old file while that is still here, else by the ghosts that the relocation has left.
+Every call is made under the delivery lock. The ref of a relocated record is *forwarded* to its present place: by the
+columns of its old file while that exists, else by the ghosts that the relocation has left.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def open_sources(
 ) -> tuple[list[JournalSegment], int]:
     """Fill ``state`` with all sources; returns (segments in journal order, the new epoch).
 
-    On return the new epoch is durable, and nothing but zeros stands behind the journal's end.
+    On return the new epoch is durable, and there are only zeros behind the journal's end.
 
     Raises StoreCorruptError if manifest, journal and checkpoint do not agree, StoreFormatError if no epoch is left.
     """
