@@ -257,7 +257,7 @@ class InFlight(PoppedQueues):
     # ------------------------------------------------------------------------------------------------ what is due
 
     def claim(self, now_ms: int, count_max: int) -> tuple[list[Batch], list[PopQueue]]:
-        """Take some ``count_max`` due messages, as batches that the caller copies and then settles; and unblocked queues.
+        """Take some ``count_max`` due messages, as batches to copy and then settle, and the queues that are unblocked.
 
         Messages due later pass those that did not fit (`store.pop.due_tail`).
         """
