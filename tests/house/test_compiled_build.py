@@ -9,8 +9,8 @@ import tomllib
 from pathlib import Path
 
 from remoting.messages.build import build_name
+from tests.house.test_architecture import ROOT, nodes_of
 
-ROOT = Path(__file__).parents[2]
 PACKAGES = (
     "bench",
     "broker",
@@ -51,16 +51,16 @@ def test_a_checkout_runs_from_its_sources() -> None:
 
 def test_no_interpreted_class_inherits_from_a_native_one() -> None:
     native, others = set(compiled_modules()), []
-    trees = {path: ast.parse(path.read_text()) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    nodes = {path: nodes_of(path) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     classes = {
         node.name
-        for path, tree in trees.items()
+        for path, found in nodes.items()
         if str(path.relative_to(ROOT)) in native
-        for node in ast.walk(tree)
+        for node in found
         if isinstance(node, ast.ClassDef)
     }
-    for path, tree in trees.items():
+    for path, found in nodes.items():
         if str(path.relative_to(ROOT)) not in native:
-            bases = [base for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases]
+            bases = [base for node in found if isinstance(node, ast.ClassDef) for base in node.bases]
             others += [f"{path.name}: {base.id}" for base in bases if isinstance(base, ast.Name) and base.id in classes]
     assert others == []

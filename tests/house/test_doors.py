@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.house.test_architecture import ALL, dotted, name_of
+from tests.house.test_architecture import ALL, dotted, name_of, nodes_of
 
 BY_NAME = {"getattr", "hasattr", "setattr", "delattr"}
 PATCHES = ("method-assign", "attr-defined")
@@ -36,7 +36,7 @@ ALLOWED = {
 def _found(path: Path) -> Iterator[tuple[int, str]]:
     """Calls by name, and silenced complaints about patches, with their lines."""
     text = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Call) and dotted(node.func) in BY_NAME:
             yield node.lineno, ast.unparse(node)
     for number, line in enumerate(text.splitlines(), 1):

@@ -7,14 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.house.test_architecture import ALL, name_of
+from tests.house.test_architecture import ALL, name_of, tree_of
 
 
 def _homonyms(paths: Iterable[Path]) -> dict[str, list[Path]]:
     """Public class names that more than one file defines."""
     found: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
-        for node in ast.parse(path.read_text("utf-8")).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(path)
     return {name: places for name, places in found.items() if len(places) > 1}

@@ -6,17 +6,16 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.house.test_architecture import ROOT, dotted, nodes_of
+
+PRINTING = {"print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write"}
 OF_A_CONSOLE = {"broker/cli/demo_view.py"}  # numbers and words of our own, drawn by rich
 
 
 def _unescaped(path: Path) -> Iterator[str]:
     """Calls that print something that is no text of our own and not escaped."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if not isinstance(node, ast.Call):
-            continue
-        name = ast.unparse(node.func)
-        if name not in ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write"):
+    for node in nodes_of(path):
+        if not isinstance(node, ast.Call) or dotted(node.func) not in PRINTING:
             continue
         first = node.args[0] if node.args else None
         escaped = isinstance(first, ast.Call) and ast.unparse(first.func) == "printable"

@@ -6,7 +6,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.house.test_architecture import ROOT, nodes_of
+
 HELPER = "tests/support/wait.py"
 SLOW = {"interop", "faults", "support"}
 """Folders whose tests drive processes; elsewhere, a file with ``process`` in its name may wait."""
@@ -15,8 +16,9 @@ SLOW = {"interop", "faults", "support"}
 def _names_of(path: Path) -> list[tuple[int, str]]:
     """What a file imports or reads of modules that wait. ``asyncio.sleep(0)`` is a turn of the loop, and no wait."""
     found, turns = [], set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and ast.unparse(node) == "asyncio.sleep(0)":
+    for node in nodes_of(path):
+        sleeps = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sleep"
+        if sleeps and ast.unparse(node) == "asyncio.sleep(0)":
             turns.add(id(node.func))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             if id(node) not in turns:
@@ -58,6 +60,7 @@ def test_the_rules_see_what_breaks_them(tmp_path: Path) -> None:
     file = tmp_path / "wrong.py"
     file.write_text("import time\nfrom time import sleep\ntime.sleep(1)\nfrom tests.support.wait import let_pass\n")
     assert [name for _, name in sorted(_names_of(file))] == ["time.sleep", "time.sleep", "tests.support.wait.let_pass"]
+    file = tmp_path / "turns.py"
     file.write_text(
         "await asyncio.sleep(0)\nawait asyncio.sleep(0.1)\nfrom asyncio import sleep\nnap = asyncio.sleep\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,20 +30,41 @@ NODEIDS = [
     "tests/interop/test_retry.py::test_d[apache]",
     "tests/bench/test_lateness_spark.py::test_e",
     "tests/bench/test_lateness_cluster_process.py::test_f",
+    "tests/bench/test_lateness_state.py::test_spark_g",
+    "tests/bench/test_lateness_state.py::test_a_failure_at_any_file_operation_h[1]",
+    "tests/house/test_run.py::test_i",
+    "tests/house/test_waits.py::test_j",
 ]
 
 
 def test_order() -> None:
     items: list[Any] = [Item(nodeid) for nodeid in NODEIDS]
     ordered = [item.nodeid for item in workers.in_order(items)]
-    assert ordered == [NODEIDS[at] for at in (1, 6, 3, 5, 2, 7, 4, 0)]
+    assert ordered == [NODEIDS[at] for at in (6, 8, 2, 1, 4, 3, 5, 9, 7, 0, 10, 11)]
 
 
 def test_scopes() -> None:
     scopes = [workers.scope_of(nodeid) for nodeid in NODEIDS]
-    assert scopes[1] == scopes[6] == "spark"
+    assert scopes[6] == scopes[8] == "spark"
     assert scopes[3] == scopes[5] == "tests/interop/test_retry.py"
-    assert len(set(scopes)) == 6
+    assert scopes[10] == scopes[11] == "house"
+    assert scopes[9] == NODEIDS[9]
+    assert len(set(scopes)) == 9
+
+
+def test_tests_that_share_a_spark_session_are_in_its_scope() -> None:
+    found = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for name, values in re.findall(r"^def (test_\w+)\(([^)]*)\)", path.read_text(), re.MULTILINE):
+            if "spark: Any" in values:
+                found.append(f"{path.relative_to(ROOT).as_posix()}::{name}")
+    assert len(found) > 10
+    assert {workers.scope_of(nodeid) for nodeid in found} == {"spark"}
+
+
+@pytest.mark.parametrize("scope", workers.FIRST)
+def test_what_begins_first_is_there(scope: str) -> None:
+    assert scope in workers.SHARED or (ROOT / scope).exists()
 
 
 @pytest.mark.parametrize("begin", workers.LONG)

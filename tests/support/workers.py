@@ -4,10 +4,12 @@ Most of the suite's time is waiting: for a JVM to start, a message to come due, 
 workers than processors. A worker takes one *scope* after another, and the tests of a scope run in order in one process:
 
 - a file, as a rule: its fixtures (a broker, a peer, a JVM) are made once;
-- all files that need Spark, because a session costs more than most of its tests;
+- all tests that share a Spark session (`SPARK`), because it costs more than most of them;
+- all of `tests/house`, which read the same sources;
 - a single test, where a file has many long ones that share nothing (`ONE_BY_ONE`).
 
-Long scopes begin first, those that wait and those that compute by turns, and the many short ones fill what is left.
+Long scopes begin first (`FIRST`), those that wait and those that compute by turns, and the many short ones fill what is
+left.
 What measures time or memory is marked ``alone``: `./run test` runs it afterwards, when nothing else runs. What `LONG`
 names is marked ``long``: `./run test --quick` leaves it out.
 """
@@ -26,16 +28,49 @@ __all__ = ["LONG", "in_order", "is_long", "scheduler", "scope_of", "worker_count
 MEMORY_PER_WORKER = 2 << 30
 """A broker of Apache's has a heap of 1 GiB, and clients have their JVMs beside it."""
 WORKERS_MAX = 8
-ONE_BY_ONE = ("tests/simulation/test_planted_bugs.py", "tests/simulation/test_simulation.py")
-SPARK = "tests/bench/test_lateness_"
-CLUSTER = "tests/bench/test_lateness_cluster_process.py"
-"""Has a Spark of its own."""
-WAITING = ("tests/interop/", "tests/bench/", "tests/faults/")
-COMPUTING = ("tests/simulation/",)
+ONE_BY_ONE = (
+    "tests/bench/test_lateness_state.py::test_a_failure_at_any_file_operation",
+    "tests/simulation/test_planted_bugs.py",
+    "tests/simulation/test_simulation.py",
+)
+SPARK = (
+    "tests/bench/test_lateness_command.py",
+    "tests/bench/test_lateness_follow.py",
+    "tests/bench/test_lateness_process.py",
+    "tests/bench/test_lateness_spark.py",
+    "tests/bench/test_lateness_spill.py",
+    "tests/bench/test_lateness_state.py::test_spark_",
+)
+"""Beginnings of the names of tests that share a Spark session, and one file that must come before the session is made.
+The other tests marked ``spark`` need its Python packages, or start a Spark of their own in a process of its own."""
+SHARED = {"spark": SPARK, "house": ("tests/house/",)}
+FIRST = (
+    "tests/interop/test_listen_clients.py",
+    "spark",
+    "tests/interop/test_proxy_languages.py",
+    "tests/interop/test_stock_clients.py",
+    "tests/bench/test_lateness_s3.py",
+    "tests/interop/test_proxy_clients.py",
+    "tests/interop/test_shards.py",
+    "tests/interop/test_apache_roundtrip.py",
+    "tests/interop/test_clients_on_both.py",
+    "tests/interop/test_client_features.py",
+    "tests/service/test_process_service.py",
+    "tests/interop/test_transactions.py",
+    "tests/packaging/test_wheel_process.py",
+    "tests/interop/test_request_reply.py",
+    "tests/bench/test_report_chromium.py",
+    "tests/bench/test_lateness_state.py",
+)
+"""Scopes that took longest (80 to 300 s of a run of 25 minutes), the longest first: none of them may be the last."""
+WAITING = ("tests/interop/", "tests/bench/", "tests/faults/", "tests/service/test_process_", "tests/shards/")
+COMPUTING = ("tests/bench/test_lateness_state.py::", "tests/simulation/")
 LONG = (
     "tests/bench/test_report_bench.py",
     "tests/bench/test_report_page.py",
     "tests/broker/test_loop_is_free.py",
+    "tests/broker/test_uniform_batches.py::test_columns_and_messages",
+    "tests/broker_plugin/test_delay_model.py",
     "tests/broker_plugin/test_delay_world.py",
     "tests/faults/test_damage.py",
     "tests/faults/test_every_call.py",
@@ -47,11 +82,13 @@ LONG = (
     "tests/faults/test_time_stands_still.py",
     "tests/faults/test_transaction_kills.py",
     "tests/packaging/",
+    "tests/service/test_commands.py::test_verdicts_outlive",
     "tests/service/test_planted_bugs.py",
+    "tests/service/test_process_listen.py::test_bad_input_and",
     "tests/service/test_process_storm.py",
     "tests/shards/test_shard_stories_process.py",
     "tests/simulation/test_planted_bugs.py",
-    *(f"tests/simulation/test_simulation.py::test_crash_points[{first}]" for first in range(10, 60, 10)),
+    *(f"tests/simulation/test_simulation.py::test_crash_points[{first}]" for first in range(5, 40, 5)),
     "tests/simulation/test_simulation.py::test_crash_points_of_fresh_seeds[1]",
     "tests/simulation/test_simulation.py::test_a_bit_that_flips",
     "tests/simulation/test_simulation.py::test_every_kind_of_thing_happens",
@@ -63,10 +100,10 @@ last two."""
 
 def scope_of(nodeid: str) -> str:
     """Name the scope of a test: tests of one scope run in one process, in order."""
-    path = nodeid.partition("::")[0]
-    if path in ONE_BY_ONE:
+    if nodeid.startswith(ONE_BY_ONE):
         return nodeid
-    return "spark" if path.startswith(SPARK) and path != CLUSTER else path
+    shared = (scope for scope, begins in SHARED.items() if nodeid.startswith(begins))
+    return next(shared, nodeid.partition("::")[0])
 
 
 def is_long(nodeid: str) -> bool:
@@ -75,7 +112,7 @@ def is_long(nodeid: str) -> bool:
 
 
 def in_order(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Order tests as they are dealt out: Spark, then what waits and what computes by turns, then the rest."""
+    """Order tests as they are dealt out: what waits, the longest first, and what computes by turns; then the rest."""
     scopes: dict[str, list[pytest.Item]] = {}
     for item in items:
         scopes.setdefault(scope_of(item.nodeid), []).append(item)
@@ -83,9 +120,10 @@ def in_order(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     def of(*folders: str) -> Iterator[list[pytest.Item]]:
         return (scopes.pop(scope) for scope in list(scopes) if scope.startswith(folders))
 
-    spark = list(of("spark"))
-    by_turns = [scope for pair in zip_longest(of(*WAITING), of(*COMPUTING)) for scope in pair if scope]
-    return [item for scope in (*spark, *by_turns, *scopes.values()) for item in scope]
+    first = [scopes.pop(scope) for scope in FIRST if scope in scopes]
+    computing = list(of(*COMPUTING))
+    by_turns = [scope for pair in zip_longest((*first, *of(*WAITING)), computing) for scope in pair if scope]
+    return [item for scope in (*by_turns, *scopes.values()) for item in scope]
 
 
 def worker_count() -> int:
