@@ -29,6 +29,16 @@ DAMAGED_PER_MINUTE = 400
 """Stores with a damaged file."""
 ROTTEN_PER_MINUTE = 500
 """Stories of the simulation with a bit that flips."""
+TIMES_A_MINUTE = 0.1
+"""How many times the examples of the suite the models draw: those of the suite take half a minute."""
+MODELS = (
+    "tests/broker/test_uniform_batches.py",
+    "tests/broker_plugin/test_delay_model.py",
+    "tests/broker_plugin/test_delay_world.py",
+    "tests/store/test_in_flight_model.py",
+)
+PROXIES = ("tests/interop/test_proxy_languages.py", "tests/interop/test_proxy_clients.py")
+"""Skipped where Java, Node or Go is missing."""
 INPUTS_PER_MINUTE = 1_000_000
 """More than any machine gets through: `--minutes` ends the run."""
 
@@ -47,7 +57,7 @@ class Part:
 
 
 def parts_of(minutes: float, jobs: int, seed: int, folder: Path) -> list[Part]:
-    """The parts of a soak of about so many minutes; the last three take as long as they take.
+    """The parts of a soak of about so many minutes; the last ones take as long as they take.
 
     Args:
         minutes: Shared out between the random parts.
@@ -60,6 +70,8 @@ def parts_of(minutes: float, jobs: int, seed: int, folder: Path) -> list[Part]:
     damaged = str(max(1, round(minutes * 0.03 * DAMAGED_PER_MINUTE)))
     rotten = str(max(1, round(minutes * 0.02 * ROTTEN_PER_MINUTE)))
     inputs = str(max(1, round(minutes * INPUTS_PER_MINUTE)))
+
+    times = str(max(2, round(minutes * TIMES_A_MINUTE)))
 
     def share(of: float) -> str:
         return f"{minutes * of:g}"
@@ -84,6 +96,8 @@ def parts_of(minutes: float, jobs: int, seed: int, folder: Path) -> list[Part]:
             f"-m tests.service.process_storm --ours --rate 300 --minutes {share(0.1)} --seed {storm_seed}",
             str(folder / "service"),
         ),
+        part("models", "-m pytest -q", *MODELS, TIMEWHEEL_EXAMPLES=times),
+        part("RocketMQ 5 clients", "-m pytest -q", *PROXIES, TIMEWHEEL_PROXY_MESSAGES="1000"),
         part("every call", "-m pytest -q tests/faults/test_every_call.py", TIMEWHEEL_EVERY_CALL="1"),
         part("races", "-m pytest -q tests/faults/test_pending_races.py", TIMEWHEEL_RACES="100000"),
         part("stopped for long", "-m pytest -q tests/faults/test_time_stands_still.py", TIMEWHEEL_STOPPED_SECONDS="30"),

@@ -20,6 +20,7 @@ from remoting.messages.message import UniformBatch, join_batch
 from store.disk.errors import StoreError
 from store.put.plugin_api import HeldBatch, OneByOne, PutStatus
 from tests.broker.core_rig import START_MS, Client, FakePlugin, Rig, properties
+from tests.support.examples import examples
 
 SIZES = {"mappedFileSizeCommitLog": 9000, "timewheelSegmentBytes": 20_000, "maxMessageSize": 8000}
 WIDE = SIZES | {"mappedFileSizeCommitLog": 200_000, "timewheelSegmentBytes": 200_000, "maxMessageSize": 80_000}
@@ -182,7 +183,7 @@ def seed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield root
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(turns(), st.booleans()), min_size=1, max_size=4), st.booleans())
 def test_columns_and_messages_come_to_the_same(seed: Path, sent: list[Any], v6: bool) -> None:
     pair = Pair(seed, v6)

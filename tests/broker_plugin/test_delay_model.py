@@ -17,6 +17,7 @@ from broker_plugin.rules.states import PENDING, Move, State, after, answer
 from remoting.messages.message import record_fields
 from store.put.plugin_api import CommandOutcome, PutRecord
 from tests.support.delay_rig import Rig, body_of
+from tests.support.examples import examples
 
 delays = st.one_of(st.integers(1, 12), st.sampled_from([5, 5, 40, 900, 1000, 1001, 3000]))
 
@@ -237,6 +238,6 @@ class DelayMachine(RuleBasedStateMachine):
 
 
 DelayMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(80), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestDelayPlugin = DelayMachine.TestCase

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from store.disk.errors import SyncFailedError
 from tests.support.delay_world import DelayWorld
+from tests.support.examples import examples
 
 delays = st.one_of(st.integers(1, 12), st.sampled_from([5, 40, 900, 1001, 3000, 10_000, 60_000]))
 
@@ -99,7 +100,7 @@ class SyncWorldMachine(DelayWorldMachine):
 
 
 some = settings(
-    max_examples=60,
+    max_examples=examples(40),
     stateful_step_count=30,
     deadline=None,
     report_multiple_bugs=False,

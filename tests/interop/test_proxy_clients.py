@@ -12,13 +12,14 @@ from tests.support.apache import apache_jars
 from tests.support.need import need
 from tests.support.parallel import run_all
 from tests.support.proxy import Proxy, client_command, proxy_jars
-from tests.support.proxy_ledger import ATTEMPTS, dead_letters, lines_of, prepare, problems
+from tests.support.proxy_ledger import ATTEMPTS, COUNT, dead_letters, lines_of, prepare, problems
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.apache]
 
 SECONDS = 240
-LARGE = ("normal/push/1000", "normal/simple/1000", "delay/push/1000", "fifo/push/1000", "transaction/simple/1000")
+ONCE = ("normal/push", "normal/simple", "delay/push", "fifo/push", "transaction/simple")
+LARGE = tuple(f"{kind}/{COUNT}" for kind in ONCE)
 BOTH = (
     "normal/push/300",
     "normal/again/200",

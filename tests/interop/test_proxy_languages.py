@@ -13,17 +13,18 @@ from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.proxy import Proxy, proxy_jars
 from tests.support.proxy_clients import LANGUAGES, language_command
-from tests.support.proxy_ledger import Lines, lines_of, prepare, problems
+from tests.support.proxy_ledger import COUNT, Lines, lines_of, prepare, problems
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop]
 
 SECONDS = 120
-KINDS = ("normal/push/1000", "normal/simple/1000", "delay/simple/1000", "fifo/push/1000", "transaction/simple/1000")
+ONCE = ("normal/push", "normal/simple", "delay/simple", "fifo/push", "transaction/simple")
+KINDS = tuple(f"{kind}/{COUNT}" for kind in ONCE)
 MORE = ("again/simple/200",)
 RECALL = ("recall/simple/100",)
 OF = {
-    "go": (*(kind for kind in KINDS if "push" not in kind), "fifo/simple/1000", *MORE),  # it has no push consumer
+    "go": (*(kind for kind in KINDS if "push" not in kind), f"fifo/simple/{COUNT}", *MORE),  # it has no push consumer
     "node": (*KINDS, *MORE, *RECALL),
     "python": (*KINDS, *MORE, *RECALL),
 }

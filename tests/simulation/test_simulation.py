@@ -22,7 +22,7 @@ from tests.simulation.world import World
 
 pytestmark = pytest.mark.pure
 
-SEEDS = 60
+SEEDS = 40
 """The suite's; `./run soak` runs others for as long as it is told to."""
 SHARE = 0.02
 FRESH_SECONDS = 20
@@ -33,9 +33,9 @@ read, and a limit of its topic. A bit of a half message, and one of the properti
 FRESH_ROT = int(os.environ.get("TIMEWHEEL_ROT_SEEDS", "20"))
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+@pytest.mark.parametrize("first", range(0, SEEDS, 5))
 def test_crash_points(first: int) -> None:
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 5):
         tally = run_seed(seed, SHARE)
         assert not tally.findings, "\n".join(map(str, tally.findings))
 
@@ -54,7 +54,7 @@ def test_crash_points_of_fresh_seeds(part: int) -> None:
 
 def test_a_bit_that_flips_is_refused_told_or_harmless() -> None:
     outcomes = Counter[str]()
-    for seed in [*range(60), *FOUND_ROT, *range(FRESH_SEED, FRESH_SEED + FRESH_ROT)]:
+    for seed in [*range(40), *FOUND_ROT, *range(FRESH_SEED, FRESH_SEED + FRESH_ROT)]:
         life = Rotten(seed, length=16)
         try:
             life.run()

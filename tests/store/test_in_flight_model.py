@@ -15,6 +15,7 @@ from store.pop.notes import Notes
 from store.pop.packed import PACKED_MAX
 from store.pop.pop_queue import Batch, PopQueue
 from store.pop.rows import BatchRow, read_rows
+from tests.support.examples import examples
 
 QUEUES = 2
 HELD, CLAIMED, COPIED = range(3)
@@ -239,5 +240,5 @@ class InFlightMachine(RuleBasedStateMachine):
 
 TestInFlight = InFlightMachine.TestCase
 TestInFlight.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(80), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -10,10 +11,12 @@ from remoting.json_dialect import dumps
 from remoting.messages.message import decode_record, record_size
 from tests.support.wire import Wire
 
-__all__ = ["ATTEMPTS", "Lines", "dead_letters", "lines_of", "prepare", "problems", "wanted"]
+__all__ = ["ATTEMPTS", "COUNT", "Lines", "dead_letters", "lines_of", "prepare", "problems", "wanted"]
 
 ATTEMPTS = 3
 """Deliveries of a message that is never acknowledged, by the settings of its group; then the dead letters."""
+COUNT = int(os.environ.get("TIMEWHEEL_PROXY_MESSAGES", "300"))
+"""Messages of a large job: each takes a client, the proxy and the broker some calls. `./run soak` has more."""
 _TYPES = {"delay": "DELAY", "fifo": "FIFO", "transaction": "TRANSACTION", "recall": "DELAY"}
 _PULL, _NO_WAIT = 11, 4
 Lines = dict[str, list[list[str]]]
