@@ -14,6 +14,7 @@ from pathlib import Path
 from remoting.codes import RequestCode
 from remoting.messages.message import StoredMessage
 from remoting.messages.properties import get_property
+from service.core.progress import TargetQueue
 from service.link.cluster import ClusterLink
 from service.link.progress_log import progress_topic
 from service.running.entries import DUE, REJECTED_TOPIC
@@ -168,16 +169,18 @@ class RealCluster:
         return asyncio.run(read_all(self.namesrv, topics))
 
     def wait_delivered(self, count: int, within_s: float, *topics: str) -> Copies:
-        copies = Copies()
+        copies, seen = Copies(), Copies()
+        ends: dict[TargetQueue, int] = {}
 
         def all_there() -> bool:
             nonlocal copies
-            copies = self.read(*topics)
+            asyncio.run(read_more(self.namesrv, topics, seen, ends))
+            if len(seen.found) >= count:
+                copies = self.read(*topics)
             return len(copies.found) >= count
 
-        assert happens(all_there, within_s), (
-            f"{count} messages in {topics}, {len(copies.found)} are there\n"
-            + "\n".join(child.tail() for child in self.services)
+        assert happens(all_there, within_s), f"{count} messages in {topics}, {len(seen.found)} are there\n" + "\n".join(
+            child.tail() for child in self.services
         )
         return copies
 
@@ -200,6 +203,19 @@ class RealCluster:
 
 async def read_all(namesrv: str, topics: Sequence[str], credentials: Credentials | None = None) -> Copies:
     copies = Copies()
+    await read_more(namesrv, topics, copies, {}, credentials)
+    return copies
+
+
+async def read_more(
+    namesrv: str,
+    topics: Sequence[str],
+    copies: Copies,
+    ends: dict[TargetQueue, int],
+    credentials: Credentials | None = None,
+) -> None:
+    """Add to copies what has come since; ``ends``: up to where each queue has been read."""
+    found: list[StoredMessage] = []
     cluster = ClusterLink(namesrv, "READER", credentials)  # a group of its own
     await cluster.core.start()
     try:
@@ -207,18 +223,20 @@ async def read_all(namesrv: str, topics: Sequence[str], credentials: Credentials
             route = await cluster.core.route(topic)
             for queue in route.read_queues:
                 where = (topic, queue.broker_name, queue.queue_id)
-                offset, end = await cluster.begin(where), await cluster.end(where)
+                end = await cluster.end(where)
+                offset = ends[where] if where in ends else await cluster.begin(where)
                 while offset < end:
                     pull = await cluster.pull(where, offset, wait=False)
-                    copies.messages += pull.messages
+                    found += pull.messages
                     offset = pull.next_offset
+                ends[where] = offset
     finally:
         await cluster.core.close()
-    for message in copies.messages:
+    copies.messages += found
+    for message in found:
         number = int(get_property(message.properties, NUMBER) or -1)
         due = int(get_property(message.properties, DUE) or 0)
         copies.found.setdefault(number, []).append((message.store_ms, due))
-    return copies
 
 
 def now_ms() -> int:
