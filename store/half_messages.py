@@ -101,7 +101,7 @@ class HalfMessages:
     ``seen``            half messages below this number are accounted for
     ``op_seen``         op messages below this number are accounted for
     ``lost_count``      undecided messages whose record is gone or cannot be read
-    ``pin``             lowest CommitLog offset that is still needed of messages below ``seen``, see `needed_offset`
+    ``pin``             lowest CommitLog offset that messages below ``seen`` still need, see `needed_offset`
     ==================  ==================================================================================
     """
 

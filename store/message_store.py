@@ -51,7 +51,7 @@ class MessageStore(StoreWriter):
 
     ====================  ================================================================================
     ``store_id``          bytes (16), drawn when the directory was first opened
-    ``store_host``        bytes (8 or 20), what records name as their host; the broker sets it
+    ``store_host``        bytes (8 or 20), the store host in records; the broker sets it
     ``options``           `StoreOptions`
     ``flusher``           `Flusher`, for tickets and for syncables of plug-ins
     ``housekeeper``       `Flusher`, for chores that may take their time
@@ -59,11 +59,11 @@ class MessageStore(StoreWriter):
     ``retention``         `Retention`; its ``pins`` keep segments that are still needed
     ``on_arrival``        called after a put with the (topic, queue id) pairs that have new messages
     ``topic_guard``       called for each guarded record: PUT_OK, TOPIC_NOT_EXIST or NO_PERMISSION
-    ``queue_for``         called with (topic, queue id) of an accepted message: the queue id that it goes to now
-    ``recovery``          `Recovery`, what opening found
-    ``was_clean``         whether the store had been closed when it was opened
-    ``pops_open``         whether the journal of pops is not closed: then the store does not count as closed either
-    ``knew_pops``         if it was not: whether the broker before keeps the journal of pops (`store.pop.journal`)
+    ``queue_for``         called with (topic, queue id) of an accepted message; gives the queue id that it goes to now
+    ``recovery``          `Recovery`, the findings of the opening
+    ``was_clean``         whether the last broker had closed the store
+    ``pops_open``         whether the journal of pops is open: then the store does not count as closed either
+    ``knew_pops``         if the store was not closed: whether the last broker keeps the journal of pops
     ====================  ================================================================================
     """
 

@@ -4,13 +4,13 @@
 hour is one of ``deleteWhen``, or the disk  segments older than ``fileReservedTime`` go (age of the last write)
 above ``diskMaxUsedSpaceRatio``
 above ``diskSpaceCleanForciblyRatio``       segments go whatever their age, if ``cleanFileForciblyEnable``; a warning
-above ``diskSpaceWarningLevelRatio``        besides, nothing new is accepted (`Retention.disk_status`)
-less free than what is pending will take    the same
+above ``diskSpaceWarningLevelRatio``        besides, no send is accepted (`Retention.disk_status`)
+less free than pending messages will take   the same
 ==========================================  =====================================================================
 
-A segment stays while a *pin* needs it: the delivery checkpoint's position, the position up to which everything derived
-is durable, the next message of each delay level, and whatever was added to `Retention.pins`. The present segment always
-stays. One pass removes at most ``deleteFileBatchMax`` segments; ConsumeQueues and key index follow in slices.
+A segment stays while a *pin* needs it: the delivery checkpoint's position, the position up to which all derived data is
+durable, the next message of each delay level, and the entries of `Retention.pins`. The last segment always stays. One
+pass removes at most ``deleteFileBatchMax`` segments; ConsumeQueues and key index follow in slices.
 """
 
 from __future__ import annotations

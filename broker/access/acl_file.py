@@ -1,9 +1,8 @@
-"""Reads ``plain_acl.yml`` with PyYAML: mappings, sequences and texts, and nothing else that YAML can do.
+"""Reads ``plain_acl.yml`` with PyYAML: mappings, sequences and texts, and no other part of YAML.
 
-Every scalar is a text (``12345678`` too: a secret key is no number, ``0123`` no octal one); only ``~``, ``null`` and
-nothing at all are no value. PyYAML's parser cuts the file into events, and no object of its own is made of them: what
-is built here are dicts, lists and strings. Refused with their line, so that nothing in a file of rights is ever read in
-another way than it was meant:
+Every scalar is a text: a secret key ``12345678`` is no number, and ``0123`` is no octal number. Only ``~``, ``null``
+and an empty value mean no value. PyYAML's parser gives only events; this module makes dicts, lists and strings of them.
+So that no access rule can be misread, these are refused, with their line:
 
 ========================================  =========================================================================
 anchors, aliases                          a few lines of them grow to gigabytes

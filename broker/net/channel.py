@@ -39,17 +39,17 @@ _FIELD_BYTES = 120
 
 
 class ChannelState:
-    """What is known about a peer.
+    """The state of a peer.
 
     ==================  ======================================================================================
-    ``born_host``       bytes, the peer's address as a record holds it
-    ``serialize_type``  int, how the peer writes its headers; what is pushed to it is written the same way
+    ``born_host``       bytes, the peer's address as in a record
+    ``serialize_type``  int, how the peer writes its headers; requests to it are written in the same way
     ``language``        str, ``version`` int: as of its last heartbeat
-    ``next_opaque``     int, number of the next request that is pushed to it
-    ``waiting``         dict of opaque to Future: requests pushed to it that it has not answered
-    ``memberships``     int, groups that it is in, as a producer and as a consumer (see `broker.net.clients`)
-    ``holds``           set, pulls of it that wait for messages (see `broker.pulling.long_poll`)
-    ``parked``          list of requests that wait until the one before them is ready; None: none is waited for
+    ``next_opaque``     int, number of the next request to it
+    ``waiting``         dict of opaque to Future: requests to it that it has not answered
+    ``memberships``     int, its groups, as a producer and as a consumer (see `broker.net.clients`)
+    ``holds``           set, its pulls that wait for messages (see `broker.pulling.long_poll`)
+    ``parked``          list of requests that wait until the one before them is ready; None: no request waits
     ``port``            str, which codes are answered: those of `BROKER_PORT`, of `NAME_SERVER_PORT`, none (`NO_PORT`)
     ==================  ======================================================================================
     """

@@ -1,18 +1,17 @@
-"""What the journal of pops says is made true again at a start, as far as the rest of the store agrees.
+"""Restores popped queues and messages in flight from the journal of pops at a start, checked against the store.
 
 ===========================================  =========================================================================
-its topic or group is gone                   forgotten
-its queue ends earlier (a power cut)         it is offered next from there on, as its numbers are given again
-the group has come further by itself         it is offered next from there on; what is in flight stays
-a copy of a message stands in the log        the message is done with, once the log is synced: one copy over any crash
-the stored offset was set back while the     goes on from there; what was in flight is forgotten
+the topic or group of a queue is gone        the queue is forgotten
+the queue ends earlier (a power cut)         its next pop begins at that end, because its offsets are given again
+the group has come further without pops      its next pop begins there; messages in flight stay
+a copy of a message is in the log            the message is done, once the log is synced: one copy over any crash
+the stored offset was set back while the     its next pop begins there; messages in flight are forgotten
 broker was stopped
-another broker has had the store meanwhile   nothing of the journal counts: it begins anew, at the stored offsets
+another broker has used the store meanwhile  the journal is not used; a new one begins, at the stored offsets
 ===========================================  =========================================================================
 
-The last line is how the journal can be wrong without being damaged: an earlier version, or Apache's broker, knows
-nothing of it. They leave a trace: the log ends elsewhere than where a clean stop says, or the file ``abort`` is not
-what this version writes.
+In the last case the journal is wrong without being damaged: an earlier version, or Apache's broker, does not write it.
+They leave a trace: the log does not end where a clean stop says, or the file ``abort`` is not that of this version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The broker says which member consumes which queues: QUERY_ASSIGNMENT (400), SET_MESSAGE_REQUEST_MODE (401) and
+"""Assigns queues to the members of a group: QUERY_ASSIGNMENT (400), SET_MESSAGE_REQUEST_MODE (401) and
 GET_ALL_MESSAGE_REQUEST_MODE (402).
 
 A member of a group asks for its share of a topic's queues, on all brokers that have it. The reply says for each queue

@@ -96,8 +96,8 @@ class LevelProgress:
     ``queues``          one `LevelQueue` for each level of the table, and for each other level with messages that
                         `recover` found: the table may have had more levels
     ``unreadable``      messages that were given up (the first 1000), ``unreadable_count`` how many in all
-    ``now_ms``          the latest time that the scheduler was told
-    ``closing``         True: every checkpoint is followed by Apache's file, not one in ten seconds
+    ``now_ms``          the time of the scheduler's last step
+    ``closing``         True: Apache's file is written after every checkpoint, not once in ten seconds
     ==================  ==================================================================================
     """
 

@@ -5,19 +5,19 @@ It works like Apache's ScheduleMessageService, except for these points:
 =====================================  ==========================================================================
 Apache                                 here
 =====================================  ==========================================================================
-looks at each level every 100 ms       sleeps until the next due millisecond; `wake` when something comes before
+checks each level every 100 ms         sleeps until the next due millisecond; `wake` if a message is due sooner
 progress every 10 s: a crash repeats   a copy carries ``__TW_LEVEL`` = ``level:number`` and is found by recovery
 an unreadable record is skipped        tried again, then kept in a list that is counted, shown and persisted
-a clock step back releases at once     due is due: store time plus delay, never before (`PutStatus.NOT_DUE`)
-...and holds up what comes after it    the queue is cut where due times fall (`store.levels.level_queue`)
+a clock step back releases at once     never before store time plus delay (`PutStatus.NOT_DUE`)
+...and holds up later messages         the queue is cut where due times fall (`store.levels.level_queue`)
 a failing put holds up its level       the level backs off; one message that fails alone waits alone
-no file with offsets: all of it again  the checkpoint has them; Apache's file is read and written too
+no file with offsets: starts at 0      the checkpoint has them; Apache's file is read and written too
 =====================================  ==========================================================================
 
 Claim, append and mark-done happen together under the delivery lock (`store.disk.checkpoint`). The records are read
-before, because that may wait for a disk; this is safe, because only this scheduler removes entries from its queues.
-``step(now_ms)``
-is a slice of at most `SLICE_RECORDS` or `SLICE_BYTES`, about half a millisecond, in which each level gets its share.
+before, because that may wait for a disk. This is safe, because only this scheduler removes entries from its queues.
+``step(now_ms)`` is a slice of at most `SLICE_RECORDS` or `SLICE_BYTES`, about half a millisecond, in which each level
+gets its share.
 """
 
 from __future__ import annotations

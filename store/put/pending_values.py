@@ -1,4 +1,4 @@
-"""Queries, orders and answers about pending messages, as values; `store.put.pending_api` has the methods.
+"""Queries, commands and answers about pending messages, as values; `store.put.pending_api` has the methods.
 
 A message is named by a `PendingName`: by its virtual offset, or by its delay key (property ``__DELAYKEY``), which is
 unique within its topic while the message is pending.
@@ -10,9 +10,9 @@ verdict      of a change (cancel, move, now, restart)
 `ALREADY`    it is in the requested state already (cancelled before; due at that very time): a success
 `TOO_LATE`   it was delivered: ``when_ms`` says when, ``where`` says where
 `CANCELLED`  it was cancelled, so it can be neither moved nor restarted
-`CHANGED`    its version is not the one that the caller named: look again; nothing was changed
-`UNKNOWN`    nothing is or was pending under this name, or it is long gone, or its delivery cannot be read
-`REFUSED`    the order is not possible (a due time beyond the year 9999); ``detail`` says what to do
+`CHANGED`    its version is not the one that the caller named: query again; nothing was changed
+`UNKNOWN`    no message is or was pending under this name, or it is long gone, or its delivery cannot be read
+`REFUSED`    the command is not possible (a due time beyond the year 9999); ``detail`` says what to do
 ===========  ==========================================================================================
 """
 

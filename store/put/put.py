@@ -89,14 +89,14 @@ class Put:
     ==============  ================================================================================
     ``due_ms``      int, epoch ms before which it must not be appended; 0 if it is not delayed
     ``guarded``     bool, a delivery: the topic must still exist and be writable
-    ``accepted``    bool, not a new send: a disk too full for sends still takes it (and all that is guarded)
+    ``accepted``    bool, not a new send: it is stored even if the disk is too full for sends (as a guarded put is)
     ``copied``      bool, a copy of a stored message: it may be as long as a segment has room for
     ``data_bytes``  int, bytes of all records
     ``first``       int, queue offset of the first message; valid after `number`
-    ``scheduled``   bool, some of it goes to the level scheduler's topic, so `schedule` must be called
+    ``scheduled``   bool, a message of it goes to the level scheduler's topic, so `schedule` must be called
     ==============  ================================================================================
 
-    Everything from `number` on is called under the append lock.
+    `number` and the methods below it are called under the append lock.
     """
 
     __slots__ = ("accepted", "copied", "data_bytes", "due_ms", "first", "guarded", "scheduled")

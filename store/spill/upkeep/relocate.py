@@ -1,6 +1,6 @@
-"""Moving records from some files into a new run, in the background, so that no crash can lose or repeat one.
+"""Moves records from some files into a new run, in the background, so that no crash can lose or repeat one.
 
-Used for all three: spilling a closed segment, merging runs, and freeing a file that a few undelivered records pin.
+This spills a closed segment, merges runs, and frees a file that a few undelivered records pin.
 
 ======  ==============================================================  =====================================
 step    what                                                            a crash after it
@@ -18,16 +18,16 @@ records that are *durably* done may be left out. A message that was delivered, m
 back if the power fails before that is on disk, and then it must be in the run that the manifest names. Records that
 became done after that checkpoint are found by comparing done-sets, and are marked in the new run by id.
 
-If a large part of a segment's records leaves it, it is not copied at once: an *index* of it takes the place of the copy
-(`store.spill.runs.index_writer`), a run that leads to the segment's file. All the rest is the same.
+If a large part of a segment's records leaves it, they are not copied at once. Instead of the copy, an *index* is made
+(`store.spill.runs.index_writer`): a run that leads to the segment's file. All other steps are the same.
 
 A segment is copied or indexed only when all of it is durable. Otherwise a moved message could be in a run while its
 move, which ends the older copy, is lost with the end of the journal.
 
-Only records below the frontier may be known by their old refs. Normally ``split`` is well ahead of it. If the frontier
-has come too near meanwhile, the switch is made at a later key, and the sources keep what lies below. If records below
+Callers may hold refs of records below the frontier only. Normally ``split`` is well ahead of it. If the frontier has
+come too near meanwhile, the switch is made at a later key, and the sources keep the records below it. If records below
 the frontier are moved on purpose, their refs are kept as *ghosts* (ref -> id, version): a caller that still uses one is
-forwarded to where the record is now.
+forwarded to the record's present place.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Repairing the delay store's files: damaged parts are covered, whole ones stay where they are.
+"""Repairs the delay store's files: damaged parts are covered, whole ones stay where they are.
 
 ==================  ==================================================================================================
 manifest            its copy takes its place (`store.spill.rows.manifest.read_manifest`)
-journal segment     a span that is no frame becomes a frame: with the records that are still whole, and with *holes* for
-                    the others, rows that no scan and no done-set leads to. So every ordinal stays what it is
-run                 cut off: extended to its size; header, trailer and column pages rebuilt from what is known;
+journal segment     a span that is no frame becomes a frame, with the records that are still whole. The others become
+                    *holes*: rows that no scan and no done-set leads to. So the ordinals of all records stay the same
+run                 cut off: extended to its size; header, trailer and column pages rebuilt from the other parts;
                     missing: taken out of the manifest
-checkpoint section  missing or an older one: made from what there is; the CommitLog says what was delivered
+checkpoint section  missing or an older one: made from the files; the CommitLog says what was delivered
 ==================  ==================================================================================================
 
-Everything that is overwritten is put aside first.
+Bytes are put aside before they are overwritten.
 """
 
 from __future__ import annotations
