@@ -4,7 +4,7 @@
 FOLLOWER        another instance owns the shard, or none does: nothing is sent
 TAKING_OVER     the own takeover record is to be appended, and was not yet seen in the shard's queue
 READING_BACK    the record was seen: the instance waits until the previous owner must have stopped
-OWNING          it delivers, as long as it has read the queue to its end within the last 2 s
+OWNING          it delivers, as long as it has read the queue to its end within the last 2 s; an error ends that
 RELEASING       it gives the shard up: it waits for deliveries under way and begins no new one
 FENCED          it has read a later takeover by another instance: it never delivers again under this takeover
 ==============  =================================================================================================
@@ -46,7 +46,7 @@ MOVES: dict[OwnerState, frozenset[OwnerState]] = {
     OwnerState.FOLLOWER: frozenset({OwnerState.TAKING_OVER}),
     OwnerState.TAKING_OVER: frozenset({OwnerState.READING_BACK, OwnerState.FOLLOWER}),
     OwnerState.READING_BACK: frozenset({OwnerState.OWNING, OwnerState.FENCED, OwnerState.FOLLOWER}),
-    OwnerState.OWNING: frozenset({OwnerState.RELEASING, OwnerState.FENCED}),
+    OwnerState.OWNING: frozenset({OwnerState.RELEASING, OwnerState.FENCED, OwnerState.FOLLOWER}),
     OwnerState.RELEASING: frozenset({OwnerState.FENCED, OwnerState.FOLLOWER}),
     OwnerState.FENCED: frozenset({OwnerState.FOLLOWER}),
 }

@@ -109,6 +109,11 @@ class ShardCache:
             self._flusher.start()
             self.plugin.start()
 
+    def need_directory(self) -> None:
+        """Raise StoreError if somebody has removed the directory: nothing could be added or read back any more."""
+        if not (self._directory / "delay").is_dir():
+            raise StoreError(f"the cache is gone: {self._directory} was removed. The queue is read into a new one")
+
     def add(self, waiting: Sequence[Waiting]) -> None:
         """Add entries that were read. Raises StoreError; then none of them was added."""
         if not waiting:

@@ -27,6 +27,7 @@ from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import ClusterLink, Fate, Pull
 from service.link.log import Teller
 from service.link.progress_log import ProgressLog, progress_topic
+from service.running import takeover
 from service.running.cache import ShardCache
 from service.running.entries import Waiting, own_record
 from service.running.instance_counts import InstanceCounts
@@ -35,7 +36,6 @@ from service.running.reading import reading_of
 from service.running.roller import Roller
 from service.running.saving import Saver
 from service.running.searching import Searcher
-from service.running.takeover import TakeoverError, need_own_record, need_same_takeovers, need_whole_log, why_fenced
 from service.running.target import RemoteTarget
 from store.disk.errors import StoreError
 from timewheel_client.values.errors import ClientError
@@ -177,7 +177,7 @@ class Owner:
         if self.took_ms:
             self.has_owned_ms = mono_ms() - begin_ms - self.took_ms
         if self.shard_was_lost:
-            self.tell.warning(f"{why_fenced(shard)}, after {self.has_owned_ms} ms of ownership")
+            self.tell.warning(f"{takeover.why_fenced(shard)}, after {self.has_owned_ms} ms of ownership")
         elif shard.state is not OwnerState.FOLLOWER:
             self.tell.info(f"given up while {shard.state.value}, after {self.has_owned_ms} ms of ownership")
         shard.ended()
@@ -226,7 +226,7 @@ class Owner:
         if self._leaving.is_set():
             return False
         if await self.cluster.begin(self.queue) > self.shard.done.low:
-            raise TakeoverError(f"{self.name}: the cluster has deleted entries since they were followed: read anew")
+            raise takeover.TakeoverError(f"{self.name}: the cluster has deleted followed entries: reading anew")
         return True
 
     async def _follow(self) -> None:
@@ -234,7 +234,7 @@ class Owner:
         while True:
             try:
                 picture = await self._progress.read()
-                need_same_takeovers(self.shard, picture)
+                takeover.need_same_takeovers(self.shard, picture)
                 news = self.shard.follow(picture)
                 if news and self.cache is not None:
                     await asyncio.to_thread(self.cache.drop, news)
@@ -247,15 +247,14 @@ class Owner:
         self.shard.load(picture, await self.cluster.begin(self.queue))
         if self.shard.expired:
             self.tally.expired += self.shard.expired
-            lost = f"the cluster has deleted {self.shard.expired} entries that were not delivered yet: they are lost"
-            self.tell.warning(f"{lost}. Keep --roll-after well below the brokers' fileReservedTime")
+            self.tell.warning(takeover.expired_text(self.shard.expired))
         self.cache = await asyncio.to_thread(ShardCache, self._directory, self.target, wall_ms, self.tell.warning)
 
     async def _claim(self) -> None:
         self.shard.take_over(self._owner)
         sent = await self.cluster.send(self.queue, *own_record(LineKind.TAKEOVER, TW_OWNER=self._owner))
         if sent.fate is not Fate.STORED:
-            raise TakeoverError(f"{self.name}: the takeover record was not stored: {sent}")
+            raise takeover.TakeoverError(f"{self.name}: the takeover record was not stored: {sent}")
         self.claimed_at = sent.at
 
     async def _until_owning(self, begin_ms: int) -> None:
@@ -312,10 +311,10 @@ class Owner:
                 cluster.core.refresh_soon(self.queue[0])
                 await asyncio.sleep(PAUSE_MS / 1000)
                 continue
-            need_whole_log(shard, pull.next_offset)
+            takeover.need_whole_log(shard, pull.next_offset)
             self._take(pull)
             self.queue_end.saw(not pull.messages and not pull.bad, mono_ms())
-            while self._backlog and not self._fill():
+            while not self._fill():
                 await asyncio.sleep(PAUSE_MS / 1000)
             await asyncio.sleep(0)
 
@@ -325,7 +324,7 @@ class Owner:
             self.tell.warning(text)
         waiting = self.shard.read(found.lines, pull.next_offset, mono_ms())
         self._entries_read += len(waiting)
-        need_own_record(self.shard, self.claimed_at)
+        takeover.need_own_record(self.shard, self.claimed_at)
         for line in found.lines:
             if line.kind in COMMANDS or line.kind in (LineKind.VERDICT, LineKind.ROLL):
                 self.clerk.saw(found.messages[line.offset], line)
@@ -336,8 +335,9 @@ class Owner:
             self._backlog.append(found.waiting(line.offset, self.name))
 
     def _fill(self) -> bool:
-        """Move entries that were read into the cache; False if the disk refuses them now."""
+        """Move what was read into the cache; False if the disk refuses it now. Raises StoreError without a cache."""
         assert self.cache is not None
+        self.cache.need_directory()
         try:
             self.cache.add(self._backlog)
         except StoreError as error:
@@ -362,9 +362,9 @@ class Owner:
 
     async def _renew(self) -> None:
         while self.shard.state is not OwnerState.FENCED:
-            asked_ms = mono_ms()
+            asked_ms, read_to = mono_ms(), self.shard.read_to
             try:
-                self.shard.end_seen(asked_ms, await self.cluster.end(self.queue))
+                self.shard.end_seen(asked_ms, takeover.whole_end(read_to, await self.cluster.end(self.queue)))
             except ClientError as error:
                 self.tell.warning(f"asking for the end of the queue failed: {error}")
             await asyncio.sleep(LEASE_EVERY_MS / 1000)
@@ -386,7 +386,7 @@ class Owner:
             try:
                 if not settled and shard.state is OwnerState.READING_BACK and shard.fence_is_over(mono_ms()):
                     picture = await self._progress.read()
-                    need_same_takeovers(shard, picture)
+                    takeover.need_same_takeovers(shard, picture)
                     shard.settle(picture, wall_ms())
                     settled = True
                     for queue in shard.scans():

@@ -5,8 +5,17 @@ from __future__ import annotations
 from service.core.progress import Picture
 from service.core.shard import Shard
 from service.core.states import OwnerState
+from timewheel_client.values.errors import ClientError
 
-__all__ = ["TakeoverError", "need_own_record", "need_same_takeovers", "need_whole_log", "why_fenced"]
+__all__ = [
+    "TakeoverError",
+    "expired_text",
+    "need_own_record",
+    "need_same_takeovers",
+    "need_whole_log",
+    "whole_end",
+    "why_fenced",
+]
 
 
 class TakeoverError(Exception):
@@ -18,6 +27,28 @@ def why_fenced(shard: Shard) -> str:
     if shard.blind_at >= 0:
         return f"the record at offset {shard.blind_at} of the queue cannot be read and may be a takeover"
     return f"{shard.takeovers.owner or 'somebody'} took over"
+
+
+def expired_text(count: int) -> str:
+    """A text: the cluster has deleted entries that wait."""
+    return (
+        f"the cluster has deleted {count} entries that were not delivered yet: they are lost. Keep --roll-after well "
+        "below the brokers' fileReservedTime, and their disks below 85 %"
+    )
+
+
+def whole_end(read_to: int, end: int) -> int:
+    """The end of a queue that was read up to ``read_to`` when it was asked for.
+
+    Raises ClientError if it lies before that: other messages have the same offsets now, and among them may be takeovers
+    that were not read.
+    """
+    if end < read_to:
+        raise ClientError(
+            f"it ends at {end}, but {read_to} was read already: the topic was deleted, or its broker has lost the end "
+            "of its log. Nothing is delivered"
+        )
+    return end
 
 
 def need_whole_log(shard: Shard, next_offset: int) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,9 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from remoting.layout import PREPARED_OFFSET_AT, QUEUE_ID_AT
 from remoting.messages.message import Message, encode_record
 from remoting.messages.properties import get_property
-from service.link.cluster import pull_of
+from service.link.cluster import ClusterLink, pull_of
+from service.running.cache import ShardCache
 from service.running.entries import REJECTED_TOPIC, damaged, rejected_of
+from service.running.instance_counts import InstanceCounts
+from service.running.owner import Owner
 from service.running.reading import reading_of
+from store.disk.errors import StoreError
 from tests.service.process_cluster import NUMBER, RealCluster, now_ms
 from tests.support.apache import apache_jars
 from tests.support.need import need
@@ -136,3 +143,22 @@ def _scrape(port: int) -> dict[str, float]:
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
     families = text_string_to_metric_families(text)
     return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+
+
+def test_an_owner_whose_cache_is_gone_ends(tmp_path: Path) -> None:
+    """It waited for the disk for ever, and delivered nothing. The next takeover reads the queue into a new cache."""
+
+    async def work() -> None:
+        folder = tmp_path / "cache"
+        owner = Owner(ClusterLink("127.0.0.1:1", QUEUE[0]), QUEUE, "me", folder, 1000, InstanceCounts())
+        owner.cache = ShardCache(folder, owner.target, lambda: 1, owner.tell.warning)
+        try:
+            assert owner._fill()
+            shutil.rmtree(folder)
+            with pytest.raises(StoreError, match=r"the cache is gone: .*cache"):
+                owner._fill()
+        finally:
+            with suppress(StoreError):
+                owner.cache.close()
+
+    asyncio.run(work())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,9 @@ from service.core.lines import Line, LineKind
 from service.core.progress import Picture
 from service.core.shard import MaySend, Shard
 from service.link.clock import mono_ms
+from service.link.cluster import ClusterLink
+from service.running.instance_counts import InstanceCounts
+from service.running.owner import Owner
 
 
 def test_an_owner_that_reads_half_a_second_behind_a_steady_load_delivers() -> None:
@@ -69,3 +74,25 @@ def test_the_clock_of_leases_goes_on_while_the_machine_is_suspended(monkeypatch:
     assert lease.holds(mono_ms())
     slept_ms = 10_000
     assert not lease.holds(mono_ms())
+
+
+@pytest.mark.parametrize(("told", "holds"), [(21, True), (0, False), (20, False)])
+def test_a_queue_that_ends_before_what_was_read_of_it_renews_no_lease(tmp_path: Path, told: int, holds: bool) -> None:
+    """Its topic was made anew, or its broker has lost the end of its log: takeovers at those offsets were not read."""
+
+    async def work() -> bool:
+        cluster = ClusterLink("127.0.0.1:1", "TIMEWHEEL")
+        owner = Owner(cluster, ("TIMEWHEEL", "broker-a", 3), "me", tmp_path / "cache", 1000, InstanceCounts())
+        owner.shard.take_over("me")
+        owner.shard.read([Line(0, LineKind.TAKEOVER, owner="me"), *(Line(at) for at in range(1, 21))], 21, 0)
+
+        async def end(_: object) -> int:
+            return told
+
+        cluster.end = end  # type: ignore[method-assign, assignment]
+        renewing = asyncio.ensure_future(owner._renew())
+        await asyncio.sleep(0)
+        renewing.cancel()
+        return owner.shard.lease.holds(mono_ms())
+
+    assert asyncio.run(work()) is holds

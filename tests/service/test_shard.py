@@ -14,6 +14,7 @@ from service.core.lines import Line, LineKind
 from service.core.progress import Doubt, Picture, ProgressRecord, read_record
 from service.core.shard import SKEW_MS, MaySend, Shard
 from service.core.states import MOVES, IllegalStateError, OwnerState, moved
+from tests.service.target_world import owned_shard
 
 QUEUE = ("orders", "broker-a", 0)
 OTHER = ("orders", "broker-b", 0)
@@ -396,3 +397,11 @@ def test_what_may_have_been_delivered_is_not_rolled() -> None:
     assert shard.roll(0, 40_000) is None
     shard.scanned(("T", "b", 0), [], [])
     assert shard.roll(0, 40_000) is not None
+
+
+def test_an_ownership_that_an_error_ends_is_over() -> None:
+    """The table had no such move: the error of that kept the tasks and the cache of the ended ownership alive."""
+    shard = owned_shard("broker-a/3")
+    assert shard.state is OwnerState.OWNING
+    shard.ended()
+    assert shard.state is OwnerState.FOLLOWER and not shard.may_write(0)
