@@ -80,11 +80,11 @@ class Broker:
     ) -> None:
         self.config = config
         self.listen_port = 0
-        """Where it listens, once started."""
+        """The port on which it listens; valid after the start."""
         self.namesrv_port = 0
-        """Where the embedded name server listens; 0 without one."""
+        """The port of the embedded name server; 0 without one."""
         self.failure: BaseException | None = None
-        """Why it accepts nothing any more: the error that ended one of its threads; else None."""
+        """The error that ended one of its threads, so that it accepts no more requests; else None."""
         self._files = files
         self._clock = now_ms
         self._link = link

@@ -25,7 +25,7 @@ _WhoIsThere = Callable[[], Awaitable[Sequence[Mapping[str, str]]]]
 
 
 class HttpDoor(Protocol):
-    """What the broker asks of `broker.door.door.Door`."""
+    """The part of `broker.door.door.Door` that the broker uses."""
 
     http_port: int
     metrics_port: int
@@ -52,7 +52,7 @@ class HttpDoor(Protocol):
 
 
 class NoDoor:
-    """Where HTTP is not served."""
+    """Stands in for the door if HTTP is not served."""
 
     http_port = metrics_port = 0
 
@@ -73,7 +73,7 @@ class NoDoor:
 
 
 class Tracing(Protocol):
-    """What the broker asks of `broker.tracing.tracer.Tracer`."""
+    """The part of `broker.tracing.tracer.Tracer` that the broker uses."""
 
     def attach(self, core: BrokerCore) -> None:
         """Begin at the end of the log of a broker that has recovered."""

@@ -12,7 +12,7 @@ _LOG = logging.getLogger(__name__)
 WANTED = 16_384
 """Fewer than that are worth a warning: Apache's clients keep two or three connections each."""
 STORE_FILES = 1_024
-"""What the store may have open at once: ConsumeQueue files (`store.disk.file_cache`), segments, runs, log files."""
+"""The most open files of the store: ConsumeQueue files (`store.disk.file_cache`), segments, runs, log files."""
 _UNLIMITED = 1 << 30
 
 

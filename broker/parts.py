@@ -38,7 +38,7 @@ class BrokerParts:
     config: BrokerConfig
     files: Files
     address: str
-    """What clients dial, ``host:port``."""
+    """The address for clients, ``host:port``."""
     now_ms: Callable[[], int]
     random: Random
     """For queues that the broker picks."""

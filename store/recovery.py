@@ -195,7 +195,7 @@ class Recovery:
     def _forget_all(self) -> None:
         """Remove every queue's files and begin at the beginning."""
         self.rebuilt = True
-        # The progress file first: after a crash from here on no start may trust what is left of these files.
+        # The progress file first: after a crash from here on no start may trust the rest of these files.
         begin, file_bytes = self._log.begin, self._queues.file_bytes
         Progress(begin, {}, begin=begin, file_bytes=file_bytes).write(self._files, self._progress_path)
         for queue in self._queues:

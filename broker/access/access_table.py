@@ -45,7 +45,7 @@ def everybody_may(_channel: Channel, _command: RemotingCommand, _needs: Iterable
 
 
 class Rule:
-    """What one request code needs: the role, the words of the documents, and how to find topics and groups."""
+    """The needs of one request code: the role, its words in the documents, and how to find topics and groups."""
 
     __slots__ = ("needs", "role", "words")
 

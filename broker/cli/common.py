@@ -1,4 +1,4 @@
-"""What the sub-commands share: errors in one line, running until a signal, options for connection and account."""
+"""Shared by the sub-commands: errors in one line, running until a signal, options for connection and account."""
 
 from __future__ import annotations
 

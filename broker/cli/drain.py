@@ -114,7 +114,7 @@ def _left(files: Files, path: Path) -> dict[str, Any] | None:
 
 
 def left_text(left: dict[str, Any] | None) -> str:
-    """Describe in words what is left in a shard. None: the shard has not reported yet.
+    """Describe in words the messages that are left in a shard. None: the shard has not reported yet.
 
     >>> left_text({"pending": 3, "unread": [{"topic": "Orders", "group": "g", "messages": 2}]})
     'left: 3 timed messages pending, 2 of Orders unread by g'

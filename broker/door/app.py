@@ -24,7 +24,7 @@ __all__ = ["BODY_MAX_BYTES", "make_app", "make_metrics_app"]
 
 _WHOSE = "broker"
 _OPEN = frozenset(("/", "/page.css", "/page.js", "/healthz", "/readyz", "/api/v1/openapi.json"))
-"""What anybody may read: no figure and no message is in it."""
+"""Paths that anybody may read: they show no figure and no message."""
 
 
 def make_app(state: DoorState) -> web.Application:

@@ -51,7 +51,7 @@ class Exporter:
             "otel_scope_name": "broker-meter",
             **dict(label_pairs(config.get_text("metricsLabel"))),
         }
-        """What every series carries."""
+        """The labels of every series."""
         self._sends = SendCounts(topics_max, core.topics.is_system)
         core.turn.tally = self._sends.add
         for plugin in core.plugins:

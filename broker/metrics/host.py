@@ -1,4 +1,4 @@
-"""What the broker itself measures: its store, its levels, its tables, its requests that wait."""
+"""The broker's own figures: its store, its levels, its tables, its waiting requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["STORAGE", "STORAGE_LABELS", "gauge", "host_families"]
 
 STORAGE_LABELS = ("storage_type", "storage_medium")
 STORAGE = ("local", "disk")
-"""What every figure of a store carries in Apache's exposition."""
+"""The values of `STORAGE_LABELS`, which every figure of a store has in Apache's exposition."""
 
 
 def gauge(name: str, text: str, value: float) -> Family:

@@ -1,4 +1,4 @@
-"""What is pending, by when it is due: asked of the plug-ins' `store.put.pending_api.PendingControl`.
+"""Pending messages by due time, from the plug-ins' `store.put.pending_api.PendingControl`.
 
 Four forecasts and one row of a listing are asked for at each scrape, and none of them reads a message's body.
 

@@ -1,4 +1,4 @@
-"""What a name server knows of one broker, and the JSON of a route."""
+"""A name server's entry of one broker, and the JSON of a route."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the broker offers of pending messages: how they are named, and requests about them."""
+"""Pending messages: their names, and requests about them."""

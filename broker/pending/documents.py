@@ -57,7 +57,7 @@ def answer_document(answer: PendingAnswer, store_host: bytes) -> dict[str, Any]:
 
 
 def page_document(page: PendingPage, store_host: bytes) -> dict[str, Any]:
-    """Rows, each with the cursor behind it, and where to go on."""
+    """Rows, each with the cursor behind it, and the cursor of the next page."""
     return {
         "messages": [
             {**row_document(row, store_host), "after": cursor_text((row.due_ms, row.offset))} for row in page.rows
@@ -79,7 +79,7 @@ def count_document(count: PendingCount) -> dict[str, Any]:
 
 
 def bulk_document(bulk: PendingBulk, store_host: bytes) -> dict[str, Any]:
-    """What one call of a bulk change did."""
+    """The result of one call of a bulk change."""
     return {
         "dry_run": bulk.dry_run,
         "verdicts": {verdict.value: count for verdict, count in bulk.verdicts.items()},

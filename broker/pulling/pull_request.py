@@ -34,7 +34,7 @@ class PullLimits:
 
 
 class PullRequest:
-    """One pull under way: the request, and what is known about it."""
+    """One pull under way: the request and its state."""
 
     __slots__ = ("at", "channel", "command", "filter", "group_sys_flag", "header", "size", "topic_sys_flag", "wants")
 

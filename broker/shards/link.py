@@ -65,7 +65,7 @@ SHARED_CODES = (
 """Requests that are carried out on all shards, whichever receives them."""
 
 SUPERVISOR = "the supervisor"
-"""What the log calls the embedded name server of a shard."""
+"""The name of a shard's embedded name server in the log."""
 
 ANSWER_MS = 20_000
 """How long a shard waits for the supervisor. It is longer than the supervisor waits for another shard."""

@@ -17,7 +17,7 @@ PORTS_APART = 10
 
 
 class Start:
-    """What the supervisor was started with: the file, options and settings of the command line.
+    """The arguments of the supervisor: the file, options and settings of the command line.
 
     ==============  ======================================================
     ``file``        Path of the configuration file, None without one

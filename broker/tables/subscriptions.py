@@ -1,4 +1,4 @@
-"""What a consumer group subscribes to at a topic, and the filter made of it."""
+"""The subscription of a consumer group to a topic, and the filter made of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUBSCRIPTION_BYTES, _TAG_BYTES, _SQL_CHAR_BYTES = 500, 150, 150
 
 
 class GroupSubscription:
-    """What a group reads of one topic.
+    """The subscription of one group to one topic.
 
     ``filter`` is made of the tags' texts, not of the codes that a client computed. With SQL92 ``is_tag`` is False and
     ``wants`` is the filter; if that is None, ``problem`` says what is wrong with the expression. ``size`` is about the

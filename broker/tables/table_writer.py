@@ -79,7 +79,7 @@ class WrittenTable(Writing, Protocol):
         ...
 
     def settle(self) -> bool:
-        """Write what is left, in the caller's thread. Returns whether there was anything."""
+        """Write the changes that are left, in the caller's thread. Returns whether there were any."""
         ...
 
 
@@ -148,7 +148,7 @@ class TableWriter:
             self._thread = None
 
     def settle(self) -> None:
-        """Write what is left, and tell the requests that wait for it; after `stop`."""
+        """Write the changes that are left, and tell the requests that wait for them; after `stop`."""
         for table in self._tables:
             while table.settle():
                 pass

@@ -87,7 +87,7 @@ class Tracer:
             self._threads[-1].start()
 
     def stop(self) -> None:
-        """Export what is there, for some seconds at most, and end the threads."""
+        """Export the gathered spans, for some seconds at most, and end the threads."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(STOP_S)

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-"""Where level messages wait: queue n is level n + 1, the ConsumeQueue's tags code is the deliver time."""
+"""The topic in which level messages wait: queue n is level n + 1, the ConsumeQueue's tags code is the deliver time."""
 
 _TRANSACTION_BITS = 0x0C
 UNQUEUED_BIT = 0x04

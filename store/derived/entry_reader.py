@@ -19,7 +19,7 @@ CHUNK_ENTRIES = 20_000
 
 
 class EntryReader:
-    """What can be asked of a queue's entries, from any thread. ``count`` is the number behind the last of them."""
+    """The read side of a queue's entries, for any thread. ``count`` is the number behind the last of them."""
 
     __slots__ = ("_cache", "_memory", "_min", "_min_begin", "_unmade", "count", "directory", "file_bytes")
 

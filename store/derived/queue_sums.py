@@ -28,7 +28,7 @@ class QueueSums:
         self._sums: dict[int, int] = {}
 
     def start_at(self, number: int) -> None:
-        """Begin with an entry's number; what is known of entries before it is forgotten."""
+        """Begin with an entry's number; sums of entries before it are forgotten."""
         self.summed = number
         self._sums = {}
 

@@ -88,7 +88,7 @@ class DeliveryCheckpoint:
     """
 
     def __init__(self, files: Files, path: Path, store_id: bytes) -> None:
-        """Make an empty checkpoint; `open` also reads what is there. Raises ValueError."""
+        """Make an empty checkpoint; `open` also reads the file. Raises ValueError."""
         if len(store_id) != 16:
             raise ValueError(f"a store id has 16 bytes: {store_id!r}")
         self.lock = threading.RLock()

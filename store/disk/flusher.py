@@ -108,7 +108,7 @@ class Flusher:
     ) -> None:
         """``pause_ms``: the thread sleeps this long between slices, so that it never keeps the interpreter busy."""
         self.failure: BaseException | None = None
-        """What ended the thread, if anything did."""
+        """The error that ended the thread, if one did."""
         self.on_failure: Callable[[BaseException], None] | None = None
         self._now_ms = now_ms
         self._warn = warn

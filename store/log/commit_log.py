@@ -73,7 +73,7 @@ class CommitLog(SyncedLog):
         self._recent = RecentBytes()
         self._torn_end = 0
         self.cut_aside: Path | None = None
-        """Where recovery has kept the bytes that stood behind the end; None if there were none."""
+        """The file in which recovery kept the bytes behind the end; None if there were none."""
 
     # ------------------------------------------------------------------------------------------ appending
 
@@ -181,7 +181,7 @@ class CommitLog(SyncedLog):
         return None if not positions or min(positions)[0] < self._begin else self._recent.gather(positions)
 
     def _roll(self, segment: Segment, needed: int) -> Segment:
-        """Close a full segment with a blank and go on in the next one."""
+        """Close a full segment with a blank and continue in the next one."""
         if needed > self.record_bytes_max:
             raise StoreError(f"{needed} bytes do not fit into a segment of {self.segment_bytes}")
         following = self._next_segment(segment)

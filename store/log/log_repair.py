@@ -222,7 +222,7 @@ def repair_log(
     aside: AsideDir,
     is_inside: Callable[[int], bool] = _nowhere,
 ) -> tuple[int, bool]:
-    """Mend the log; answers its (end, whether anything was changed).
+    """Repair the log; return (its end, whether anything was changed).
 
     ``durable`` is a position that it had reached; ``is_inside`` says of a position whether it lies within a record.
 

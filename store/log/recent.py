@@ -35,7 +35,7 @@ class RecentBytes:
         self._to = 0
 
     def put(self, data: bytearray, offset: int) -> None:
-        """Take the bytes that follow the last ones; bytes at a greater offset begin the ring anew."""
+        """Take the bytes that follow the last ones; bytes at a greater offset empty the ring first."""
         size, end = self._size, offset + len(data)
         if len(data) > size:
             self._from = self._to = end

@@ -1,1 +1,1 @@
-"""What is handed out by pops: messages that come again unless they are acknowledged in time."""
+"""Popped messages, which come again unless they are acknowledged in time."""

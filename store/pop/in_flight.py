@@ -56,7 +56,7 @@ _DUE_MS = itemgetter(0)
 
 
 class InFlight(PoppedQueues):
-    """What is handed out of all queues that are popped.
+    """The messages in flight of all popped queues.
 
     Args:
         now_ms, queues_max, count_max: As `PoppedQueues` says.

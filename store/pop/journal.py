@@ -233,7 +233,7 @@ class PopJournal:
     # ------------------------------------------------------------------------------------------------ the next file
 
     def step(self, now_ms: int) -> int | None:
-        """Do a slice of what is due; answers when to come back. Raises StoreError: ask again."""
+        """Do a slice of the due work; return the time of the next step. Raises StoreError: ask again."""
         if self._closed:
             return None
         if self._listing is None:

@@ -1,1 +1,1 @@
-"""What is put into the store, and the protocols by which plug-ins take part in it."""
+"""Puts into the store, and the protocols by which plug-ins take part in them."""

@@ -58,7 +58,7 @@ class PendingError(Exception):
 
 
 class PendingVerb(StrEnum):
-    """What can be done to a pending message."""
+    """The changes of a pending message."""
 
     CANCEL = "cancel"
     """It is never delivered."""

@@ -1,4 +1,4 @@
-"""What a plug-in may offer besides `store.put.plugin_api.Plugin`: one protocol for each ability, no behaviour.
+"""Optional abilities of a plug-in, beside `store.put.plugin_api.Plugin`: a protocol for each, no behaviour.
 
 A broker tests for each of them with ``isinstance`` after it has opened the plug-in. All are optional.
 """

@@ -109,7 +109,7 @@ class PendingMessage:
 
 
 class DeliveryTarget(Protocol):
-    """Where due messages go. The broker's own CommitLog is one."""
+    """The target of due messages. The broker's own CommitLog is one."""
 
     def put_batch(self, puts: Sequence[Put]) -> list[PutResult]:
         """Append in order, by one write where possible; returns one result for each put. Any thread.
@@ -163,7 +163,7 @@ class LookupTarget(DeliveryTarget, Protocol):
 
 
 class PluginContext:
-    """What the host gives a plug-in when it opens it."""
+    """The parts of the host that a plug-in gets when it is opened."""
 
     __slots__ = (
         "checkpoint",
@@ -209,7 +209,7 @@ class PluginContext:
 
 @runtime_checkable
 class Plugin(Protocol):
-    """What a broker loads by name (entry point group ``timewheel.plugins``, or ``package.module:Class``).
+    """A plug-in, which a broker loads by name (entry point group ``timewheel.plugins``, or ``package.module:Class``).
 
     Life: ``Plugin()``, ``open(context)``, ``start()``, … , ``stop()``, ``close()``. ``open`` recovers (before
     the broker listens), ``start`` starts threads, ``stop`` ends them, ``close`` gives files back.

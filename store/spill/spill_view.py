@@ -100,7 +100,7 @@ class SpillView:
 
     @property
     def notes(self) -> list[str]:
-        """What was found damaged at start, and mended."""
+        """Damage that was found at the start and repaired."""
         return self._state.directory.notes
 
     @property

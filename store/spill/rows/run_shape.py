@@ -24,7 +24,7 @@ _TRAILER_HEAD = RUN_TRAILER.struct("magic", "file_no")
 
 
 class RunShape:
-    """What a run is made of; the manifest keeps it, the run's trailer repeats it.
+    """The layout of a run; the manifest keeps it, the run's trailer repeats it.
 
     ==============  ================================================================================
     ``count``       records

@@ -1,4 +1,4 @@
-"""What a journal segment and a run have in common: records found by key, by id and by ordinal."""
+"""The common base of a journal segment and a run: records found by key, by id and by ordinal."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class RunPages(Source):
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """The path of the file."""
         return self.file.path
 
     def page(self, number: int) -> ColumnPage:

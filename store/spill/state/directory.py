@@ -58,7 +58,7 @@ class SpillDirectory:
         self.checkpoint_no = 0
         """Number of the durable checkpoint section, on which the removal of files relies."""
         self.notes: list[str] = []
-        """What was found damaged at start, and mended."""
+        """Damage that was found at the start and repaired."""
         self._lock = threading.Lock()
         self._going: set[int] = set()
         """Numbers of files that the manifest no longer lists (or soon will not), and whose removal is not durable."""

@@ -205,7 +205,7 @@ class SpillState:
         return versions.tolist()
 
     def _forward(self, ref: int) -> tuple[Source, int] | None:
-        """Where the record of a relocated ref lives now; None if it is done, or if no such record is known."""
+        """The present place of a relocated ref's record; None if it is done, or if no such record is known."""
         source = self.sources.get(ref >> 32)
         if source is not None and ref & ORDINAL < source.count:
             ids, versions = source.identities(np.array([ref & ORDINAL], np.int64))
@@ -316,7 +316,7 @@ class SpillState:
         return outlined(wanted, len(refs), max_bytes)
 
     def _located(self, refs: Sequence[int]) -> list[_Group]:
-        """Where records live: for each file their ordinals, ascending, and their indices in ``refs``."""
+        """The places of records: for each file their ordinals, ascending, and their indices in ``refs``."""
         groups: dict[int, list[tuple[int, int]]] = {}
         for index, ref in enumerate(refs):
             source = self.sources.get(ref >> 32)

@@ -159,7 +159,7 @@ def _keep_behind(directory: SpillDirectory, replayed: Replayed) -> None:
             number += 1
             path = path.with_name(f"{segment.file.path.name}.{position}.aside.{number}")
         data = segment.file.pread(size, position).rstrip(bytes(1))
-        with contextlib.suppress(StoreError):  # no room: these bytes were never acknowledged, so the start goes on
+        with contextlib.suppress(StoreError):  # no room: these bytes were never acknowledged, so the start continues
             directory.files.replace_file(path, data)
             text = f"{segment.file.path} at {position}: the journal ends before that; what stood there is kept as"
             directory.notes.append(f"{text} {path.name}")
