@@ -10,14 +10,18 @@ import json
 import queue
 import re
 import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from tests.support.cache import cached, fetch_maven, need_tools, run_tool
+from tests.support.class_archives import END_SECONDS, JAR, archives, compile_java, from_archive, recording
+from tests.support.ours import OurBroker
 from tests.support.processes import Child
 
 __all__ = ["CLIENTS", "SEND_TIMEOUT_MS", "Client", "Event", "command_of", "was_out_of_time"]
@@ -51,9 +55,9 @@ def _java(version: str) -> Path:
 
     def make(work: Path) -> None:
         fetch_maven(pom, work / "lib", f"-Drocketmq.version={version}")
-        _javac(work, sources)
+        compile_java(work, sources)
 
-    return cached(f"client-java-{version}", [pom, version, *sources], make)
+    return cached(f"client-java-{version}", [pom, version, JAR, *sources], make)
 
 
 def _ons() -> Path:
@@ -63,14 +67,9 @@ def _ons() -> Path:
 
     def make(work: Path) -> None:
         fetch_maven(pom, work / "lib")
-        _javac(work, sources)
+        compile_java(work, sources)
 
-    return cached("client-ons", [pom, *sources], make)
-
-
-def _javac(work: Path, sources: list[Path]) -> None:
-    classes = work / "classes"
-    run_tool(["javac", "-nowarn", "-encoding", "UTF-8", "-cp", f"{work}/lib/*", "-d", classes, *sources], cwd=work)
+    return cached("client-ons", [pom, JAR, *sources], make)
 
 
 def _node() -> Path:
@@ -97,24 +96,29 @@ def _go() -> Path:
     return cached("client-go", inputs, make)
 
 
-def _jvm(folder: Path, home: Path, main: str) -> list[str]:
-    return ["java", f"-Duser.home={home}", *JVM, "-cp", f"{folder}/classes:{folder}/lib/*", main]
+def _jvm(folder: Path, home: Path, main: str, options: Sequence[str]) -> list[str]:
+    return ["java", f"-Duser.home={home}", *JVM, *options, "-cp", f"{folder}/{JAR}:{folder}/lib/*", main]
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """How one client is had and started."""
+    """How one client is had and started; `command` takes its folder, a home, and more options of Java."""
 
     build: Callable[[], Path]
-    command: Callable[[Path, Path], list[str]]
+    command: Callable[[Path, Path, Sequence[str]], list[str]]
+    java: bool = False
+
+
+def _in_java(build: Callable[[], Path], main: str) -> _Kind:
+    return _Kind(build, lambda folder, home, options: _jvm(folder, home, main, options), True)
 
 
 CLIENTS = {
-    "java-5.5.0": _Kind(lambda: _java("5.5.0"), lambda folder, home: _jvm(folder, home, "RocketClient")),
-    "java-4.9.8": _Kind(lambda: _java("4.9.8"), lambda folder, home: _jvm(folder, home, "RocketClient")),
-    "ons-1.8.8.8": _Kind(_ons, lambda folder, home: _jvm(folder, home, "OnsClient")),
-    "node-ali-ons": _Kind(_node, lambda folder, _: ["node", f"{folder}/client.js"]),
-    "go-v2": _Kind(_go, lambda folder, _: [f"{folder}/client"]),
+    "java-5.5.0": _in_java(lambda: _java("5.5.0"), "RocketClient"),
+    "java-4.9.8": _in_java(lambda: _java("4.9.8"), "RocketClient"),
+    "ons-1.8.8.8": _in_java(_ons, "OnsClient"),
+    "node-ali-ons": _Kind(_node, lambda folder, *_: ["node", f"{folder}/client.js"]),
+    "go-v2": _Kind(_go, lambda folder, *_: [f"{folder}/client"]),
 }
 """The stock clients by the names that the tests use."""
 
@@ -122,7 +126,28 @@ CLIENTS = {
 def command_of(name: str, home: Path) -> list[str]:
     """Build a client if need be, and return the command that starts its driver (MissingToolError, FetchError)."""
     kind = CLIENTS[name]
-    return kind.command(kind.build(), home)
+    return kind.command(kind.build(), home, from_archive(_archive(name), name) if kind.java else [])
+
+
+@cache
+def _archive(name: str) -> Path:
+    return archives(f"client-{name}", CLIENTS[name].build(), partial(_record, name))
+
+
+def _record(name: str, into: Path) -> None:
+    """Have a client send a message and receive it."""
+    with tempfile.TemporaryDirectory() as folder:
+        broker = OurBroker(Path(folder) / "broker").start()
+        try:
+            kind = CLIENTS[name]
+            command = kind.command(kind.build(), Path(folder), recording(into, name))
+            client = Client(name, broker.namesrv, Path(folder) / "client", command)
+            message = {"n": 0, "topic": "archived", "body": "YQ==", "tag": "a", "keys": ["k"], "properties": {"a": "b"}}
+            client.produce("p", "producers", [message])
+            client.consume("c", "consumers", {"archived": "*"})
+            client.quit(END_SECONDS)
+        finally:
+            broker.kill()
 
 
 def was_out_of_time(error: str) -> bool:
@@ -151,11 +176,12 @@ class Client:
     Events that name a command id go to that command's queue; `received` ones are kept by consumer id as well.
     """
 
-    def __init__(self, name: str, namesrv: str, folder: Path) -> None:
+    def __init__(self, name: str, namesrv: str, folder: Path, command: Sequence[str] = ()) -> None:
+        """``command``: what starts the driver, where it is not that of `command_of`."""
         folder.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.folder = folder
-        command = [*command_of(name, folder), namesrv]
+        command = [*(command or command_of(name, folder)), namesrv]
         env = {"HOME": str(folder), "ROCKETMQ_GO_LOG_LEVEL": "warn"}
         self._child = Child(command, folder, folder / "client.log", env, pipes=True)
         self._lock = threading.Condition()
@@ -246,11 +272,15 @@ class Client:
     def stop(self) -> None:
         """Ask it to end (consumers say good-bye), and kill it if it does not."""
         try:
-            self.command("quit")
-            self._child.process.wait(15)
+            self.quit(15)
         except Exception:  # it may be gone or stuck; the kill below is what counts
             pass
         self.kill()
+
+    def quit(self, seconds: float) -> None:
+        """Ask it to end, and wait for it; subprocess.TimeoutExpired, OSError."""
+        self.command("quit")
+        self._child.process.wait(seconds)
 
     def kill(self) -> None:
         """End it at once, as a crash would."""
