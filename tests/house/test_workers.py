@@ -81,7 +81,7 @@ def test_what_is_named_as_long_is_long() -> None:
     assert not workers.is_long(NODEIDS[0])
 
 
-@pytest.mark.parametrize(("gib", "cores", "count"), [(24, 2, 4), (4, 2, 2), (1, 2, 1), (64, 16, 8)])
+@pytest.mark.parametrize(("gib", "cores", "count"), [(24, 2, 5), (4, 2, 2), (1, 2, 1), (64, 16, 8)])
 def test_as_many_as_processors_and_memory_allow(
     monkeypatch: pytest.MonkeyPatch, gib: int, cores: int, count: int
 ) -> None:

@@ -9,9 +9,8 @@ workers than processors. A worker takes one *scope* after another, and the tests
 - a single test, where a file has many long ones that share nothing (`ONE_BY_ONE`).
 
 Long scopes begin first (`FIRST`), those that wait and those that compute by turns, and the many short ones fill what is
-left.
-What measures time or memory is marked ``alone``: `./run test` runs it afterwards, when nothing else runs. What `LONG`
-names is marked ``long``: `./run test --quick` leaves it out.
+left. What measures time or memory is marked ``alone``: `./run test` runs it afterwards, when nothing else runs. What
+`LONG` names is marked ``long``: `./run test --quick` leaves it out.
 """
 
 from __future__ import annotations
@@ -127,9 +126,9 @@ def in_order(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 
 
 def worker_count() -> int:
-    """Two workers for each processor, as far as the memory goes."""
+    """Two workers for each processor and one more, as far as the memory goes."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(2 * len(os.sched_getaffinity(0)), memory // MEMORY_PER_WORKER, WORKERS_MAX))
+    return max(1, min(2 * len(os.sched_getaffinity(0)) + 1, memory // MEMORY_PER_WORKER, WORKERS_MAX))
 
 
 def scheduler(config: pytest.Config, log: Any) -> Any:
