@@ -8,7 +8,8 @@ one of them, and a delay level above 0      passed on as it is: the level wins, 
 to ``%RETRY%…``, to a system topic          passed on as it is: these topics are not for delayed messages
 one of them that cannot be read             refused (MESSAGE_ILLEGAL)
 a batch with one of them                    the whole batch becomes entries, stored together or not at all. Messages
-                                            without a due time are due at once
+                                            without a due time are due at once. One whose request has a due
+                                            time as well is refused (MESSAGE_ILLEGAL)
 all others                                  sent as an entry to the entry topic, with ``TW_TOPIC`` and the due time
 ==========================================  =========================================================================
 
@@ -90,10 +91,12 @@ def entry_of(command: RemotingCommand, entry_topic: str, now_ms: int) -> EntrySe
     if not is_for_senders(topic, entry_topic):
         return None
     if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
-        body = _batch(command.body, topic, now_ms)
+        body = _batch(command.body, topic, now_ms, header.properties)
         if body is None:
             return None
         header.batch = True
+        # Apache's brokers add the properties of the request to those of each message.
+        header.properties = remove_properties(header.properties, _REMOVED)
         code, half = RequestCode.SEND_BATCH_MESSAGE, False
     else:
         due = _due(header.properties, now_ms)
@@ -142,8 +145,11 @@ def _due(text: str, now_ms: int) -> tuple[str, int] | None:
     return (DELAY_MS, due_ms - now_ms) if relative else (DELIVER_MS, due_ms)
 
 
-def _batch(body: bytes, topic: str, now_ms: int) -> bytes | None:
-    """Turn a batch into entries; None if no message has a due time, or the batch cannot be read."""
+def _batch(body: bytes, topic: str, now_ms: int, of_all: str) -> bytes | None:
+    """Turn a batch into entries; None if no message has a due time, or the batch cannot be read.
+
+    ``of_all``: the property text of the request.
+    """
     try:
         elements = split_batch(body)
     except MessageError:
@@ -152,7 +158,10 @@ def _batch(body: bytes, topic: str, now_ms: int) -> bytes | None:
     if not any(dues):
         return None
     _check_name(topic)
-    if any(delay_level(text) > 0 for _, _, text in elements):
+    if may_be_timed(of_all):
+        text = "a due time in the properties of the batch itself: give each of its messages its own"
+        raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
+    if delay_level(of_all) > 0 or any(delay_level(text) > 0 for _, _, text in elements):
         text = "a batch with both due times and delay levels: send the two kinds in separate batches"
         raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
     return join_batch(

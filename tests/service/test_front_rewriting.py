@@ -13,8 +13,9 @@ from remoting.headers import SendHeader
 from remoting.messages.batch import join_batch, split_batch
 from remoting.messages.message import Message, decode_record, encode_record
 from remoting.messages.properties import parse_properties
+from service.core.lines import LineKind
 from service.front.rewriting import SendRefusedError, entry_of
-from service.running.entries import DELAY_MS, DELIVER_MS, DUE, SERVICE_PROPERTIES, TOPIC, waiting_of
+from service.running.entries import DELAY_MS, DELIVER_MS, DUE, SERVICE_PROPERTIES, TOPIC, line_of, waiting_of
 
 ENTRY = "TIMEWHEEL"
 NOW_MS = 1_700_000_000_000
@@ -158,6 +159,34 @@ def test_records_of_the_service_cannot_be_written() -> None:
     entry = entry_of(send(text), ENTRY, NOW_MS)
     assert entry is not None
     assert parse_properties(entry.header.properties) == {TOPIC: "orders", DELIVER_MS: "5"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TW_KIND\x01cancel\x02TW_ABOUT\x0117\x02",
+        "TW_KIND\x01takeover\x02TW_OWNER\x01me\x02",
+        "TW_TOPIC\x01payroll\x02TW_DELIVER_MS\x011\x02",
+        "TW_DELAY_ID\x01broker-a/3/17\x02",
+    ],
+)
+def test_nor_by_the_properties_of_the_request_of_a_batch(text: str) -> None:
+    """Apache's brokers add them to those of each message: so anybody could cancel what others sent, or be the owner."""
+    body = join_batch([(0, b"a", "__STARTDELIVERTIME\x015\x02"), (0, b"b", "")])
+    entry = entry_of(send(f"colour\x01blue\x02{text}", body, code=320), ENTRY, NOW_MS)
+    assert entry is not None and parse_properties(entry.header.properties) == {"colour": "blue"}
+    for flag, inner, own in split_batch(entry.body):
+        stored = Message(ENTRY, 0, flag, 0, NOW_MS, HOST, 0, 0, inner, own + entry.header.properties)
+        assert line_of(decode_record(encode_record(stored, HOST, STORE_MS))).kind is LineKind.ENTRY
+        message = delivered(own + entry.header.properties, inner, flag)
+        assert message.topic == "orders" and parse_properties(message.properties)["colour"] == "blue"
+
+
+def test_a_batch_has_no_due_time_of_its_own() -> None:
+    body = join_batch([(0, b"a", "__STARTDELIVERTIME\x015\x02")])
+    for text, named in (("TIMER_DELAY_MS\x015\x02", "each of its messages its own"), ("DELAY\x013\x02", "levels")):
+        with pytest.raises(SendRefusedError, match=named):
+            entry_of(send(text, body, code=320), ENTRY, NOW_MS)
 
 
 def test_a_half_message_is_known_and_stays_one() -> None:
