@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import ProtocolError, RemotingCommand
 from remoting.json_dialect import dumps, loads
+from remoting.signing import ACCESS_KEY
 from service.front.passage import Answer, Passage, bare
-from service.front.rewriting import SENDS, SendRefusedError, entry_of
+from service.front.rewriting import SENDS, EntrySend, SendRefusedError, entry_of
 from service.front.routes import Doors, StaticTopicError, route_for_senders
 from service.front.sending import EntrySender, SendsRoom
 from service.front.wire import PassageWire, dial
@@ -35,6 +36,10 @@ TAKEN: Mapping[int, int] = {
     RequestCode.QUERY_MESSAGE: ResponseCode.QUERY_NOT_FOUND,
 }
 """What the door to a broker answers itself, and how."""
+_NOT_TO_END = (
+    "a transaction with a due time, signed by the sender: its end and the answers to checks would need the sender's "
+    "own right to {topic}. Send it to {topic}, with TW_TOPIC and TW_DELIVER_MS"
+)
 
 
 class House(Protocol):
@@ -122,7 +127,7 @@ class BrokerPlace(_AtHome):
         if command.code not in SENDS:
             return False
         try:
-            entry = entry_of(command, house.cluster.topic, wall_ms())
+            entry = self._entry(command)
         except SendRefusedError as error:
             house.room.ended["refused"] += 1
             answer(command.reply(error.code, str(error)))
@@ -134,6 +139,18 @@ class BrokerPlace(_AtHome):
             sender = self._senders[passage] = EntrySender(passage, house.cluster, house.room, self._broker)
         sender.send(command, entry, answer)
         return True
+
+    def _entry(self, command: RemotingCommand) -> EntrySend | None:
+        """As `entry_of`. The half message of a transaction is refused if its sender signs.
+
+        It would be one of the entry topic. So brokers would refuse the sender's commit, and tell nobody: clients want
+        no answer to it.
+        """
+        cluster = self._house.cluster
+        entry = entry_of(command, cluster.topic, wall_ms())
+        if entry is not None and entry.half and ACCESS_KEY in command.ext and cluster.signs:
+            raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, _NOT_TO_END.format(topic=cluster.topic))
+        return entry
 
     async def dial(self, passage: Passage) -> PassageWire:
         """Connect to the broker's master at its present address."""

@@ -115,6 +115,11 @@ class ClusterLink:
         """A second link to the same cluster, with connections of its own; not started, and not a member."""
         return ClusterLink(";".join(self.core.name_servers), self.topic, *self._account, member=False)
 
+    @property
+    def signs(self) -> bool:
+        """Whether requests are signed by an account of the service: then the cluster has access control."""
+        return self._account[0] is not None
+
     def _changed(self) -> None:
         self._book.saw(self.core.known_masters(), mono_ms())
         self.on_change()

@@ -111,13 +111,13 @@ class FrontWorld:
 
     tls: Tls = False
 
-    def __init__(self, room_bytes: int = 1 << 20) -> None:
+    def __init__(self, room_bytes: int = 1 << 20, signs: bool = False) -> None:
         self.core = FakeCore()
 
         async def address(_topic: str, broker: str) -> str:
             return f"{broker}:10911"
 
-        self.cluster = cast(ClusterLink, SimpleNamespace(core=self.core, topic=ENTRY, address=address))
+        self.cluster = cast(ClusterLink, SimpleNamespace(core=self.core, topic=ENTRY, address=address, signs=signs))
         self.room = SendsRoom(room_bytes)
         self.said: list[str] = []
         self.entered: list[Passage] = []

@@ -85,6 +85,23 @@ def test_a_due_time_takes_the_way_of_the_service() -> None:
     story(tell)
 
 
+@pytest.mark.parametrize("signs", [False, True])
+def test_a_signed_transaction_with_a_due_time_is_refused_where_signatures_count(signs: bool) -> None:
+    """Its half message would be the entry topic's, and the broker would refuse its commit, to which nobody listens."""
+
+    async def tell(world: FrontWorld) -> None:
+        half = "TRAN_MSG\x01true\x02PGROUP\x01producers\x02"
+        await world.sends(send(7, DUE + half), send(8, half), send(9, DUE))
+        assert len(world.core.connections.sent) == (1 if signs else 2)
+        assert b"body 8" in world.far.take(), "without a due time it is the broker's business"
+        if signs:
+            (reply,) = world.near.answers()
+            assert (reply.opaque, reply.code) == (7, ResponseCode.MESSAGE_ILLEGAL)
+            assert "TW_DELIVER_MS" in (reply.remark or "") and world.room.ended["refused"] == 1
+
+    story(tell, signs=signs)
+
+
 @pytest.mark.parametrize("code", [10, 11, 12, 2, 13, 14, 16, 17, 1])
 def test_the_answer_of_the_broker_is_the_senders(code: int) -> None:
     async def tell(world: FrontWorld) -> None:

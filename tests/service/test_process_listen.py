@@ -18,7 +18,8 @@ from remoting.headers import SendHeader
 from remoting.json_dialect import loads
 from remoting.messages.properties import get_property, parse_properties
 from service.running.entries import DUE, REJECTED_TOPIC
-from tests.service.process_cluster import ENTRY, NUMBER, RealCluster, continued, now_ms, stopped
+from tests.service.process_access_door import ARRIVE, NEVER, RETRY, SENT_BACK, use_the_door
+from tests.service.process_cluster import ENTRY, NUMBER, RealCluster, continued, now_ms, read_all, stopped
 from tests.support.ports import free_port
 from tests.support.scrape import parse
 from tests.support.wait import wait_until
@@ -42,6 +43,13 @@ accounts:
   defaultTopicPerm: DENY
   topicPerms:
   - orders=PUB
+- accessKey: orders-user
+  secretKey: 45678901
+  defaultTopicPerm: DENY
+  topicPerms:
+  - orders=PUB|SUB
+  groupPerms:
+  - readers=SUB
 """
 
 
@@ -148,7 +156,7 @@ def test_two_instances(tmp_path: Path) -> None:
 
 
 def test_signed_senders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signature passes through unbroken; what is rewritten has the service's own."""
+    """A signature passes through unbroken, also of a batch or a commit; what is rewritten has the service's own."""
     rules = tmp_path / "acl.yml"
     rules.write_text(RULES)
     monkeypatch.setenv("TIMEWHEEL_SECRET_KEY", "23456789")
@@ -179,6 +187,14 @@ def test_signed_senders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             assert found == {b"now", b"later"}
 
         asyncio.run(work())
+        asyncio.run(use_the_door(front, "orders-user", "45678901"))
+
+        def found(topic: str) -> set[int]:
+            return set(asyncio.run(read_all(cluster.namesrv, [topic], credentials_of(*admin.values()))).found)
+
+        wait_until(lambda: found("orders") >= ARRIVE, PATIENCE_S, f"{ARRIVE}, there are {found('orders')}")
+        wait_until(lambda: SENT_BACK in found(RETRY), PATIENCE_S, "the message that was sent back")
+        assert not found("orders") & NEVER
     finally:
         cluster.stop()
 

@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from service.running.entries import REJECTED_TOPIC
+from tests.service.process_access_door import ARRIVE, NEVER, READERS, RETRY, SENT_BACK, use_the_door
 from tests.service.process_cluster import ENTRY, NUMBER, Copies, RealCluster, now_ms, read_all
 from tests.support.apache import apache_jars
 from tests.support.certificates import Certificate, make_certificate
@@ -40,6 +41,7 @@ ACCOUNTS: dict[str, tuple[dict[str, str], str]] = {
     "reads-entries": ({**TOPICS, ENTRY: "SUB"}, "SUB"),
     "the-sender": ({ENTRY: "PUB"}, "DENY"),
     "orders-sender": ({"orders": "PUB"}, "DENY"),
+    "orders-user": ({"orders": "PUB|SUB"}, "DENY"),
 }
 """What each may do: with topics, with the service's group."""
 
@@ -52,7 +54,11 @@ def plain_acl(**more: dict[str, str]) -> str:
         lines += ["  defaultTopicPerm: DENY", "  defaultGroupPerm: DENY", "  topicPerms:"]
         rights = {**topics, **more.get(name.replace("-", "_"), {})}
         lines += [f"  - {topic}={may}" for topic, may in rights.items()]
-        lines += ["  groupPerms:", f"  - {GROUP}={group}"]
+        lines += [
+            "  groupPerms:",
+            f"  - {GROUP}={group}",
+            f"  - {READERS}={'SUB' if name == 'orders-user' else 'DENY'}",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -154,7 +160,10 @@ def test_messages_go_out_once_and_those_for_a_topic_that_is_closed_to_it_wait_un
 
 
 def test_a_door_before_it(cluster: RealCluster, made: Certificate) -> None:
-    """Signatures pass, and the broker's refusals are the sender's at once; what has a due time goes by the service."""
+    """Signatures pass, and the broker's refusals are the sender's at once; what has a due time goes by the service.
+
+    The same for batches, transactions, and what a consumer sends back.
+    """
     front = f"127.0.0.1:{free_port()}"
     service = instance(cluster, made, "the-service", more=("--listen", front))
     wait_until(lambda: cluster.owned(service) >= QUEUES, PATIENCE_S, f"takeovers:\n{service.tail()}")
@@ -173,8 +182,11 @@ def test_a_door_before_it(cluster: RealCluster, made: Certificate) -> None:
                 await producer.send("orders", b"forged", properties={NUMBER: "104"})
 
     asyncio.run(work())
-    wanted = {100, 101, 102}
+    asyncio.run(use_the_door(front, "orders-user", SECRET))
+    wanted = {100, 101, 102, *ARRIVE}
     assert happens(lambda: read(cluster, "orders").found.keys() >= wanted, PATIENCE_S), service.tail()
+    assert happens(lambda: SENT_BACK in read(cluster, RETRY).found, PATIENCE_S), service.tail()
     found = read(cluster, "orders").found
+    assert not found.keys() & NEVER
     assert {number: len(found[number]) for number in found if number >= 100} == dict.fromkeys(wanted, 1)
     assert service.terminate() == 0
