@@ -15,7 +15,7 @@ __all__ = ["FOLLOWS_MS", "overview"]
 
 FOLLOWS_MS = 10_000
 """What came due within this time in a shard that is followed was delivered, as far as anybody knows here."""
-_SUMS = ("count", "bytes", "failed", "overdue", "beyond_roll")
+_SUMS = ("count", "bytes", "failed", "refused", "overdue", "beyond_roll")
 _NOTHING: dict[str, Any] = {
     "count": None,
     "bytes": None,
@@ -94,4 +94,5 @@ def _figures(control: PendingControl, now_ms: int, late_ms: int, roll_ms: int) -
 
 def _row(sight: ShardSight, care: ShardCare, figures: dict[str, Any]) -> dict[str, Any]:
     (told,) = coverage_document([sight])["shards"]
-    return {**told, "standby": care.standby or None, "doubts": care.doubts, **figures}
+    refused = None if figures["count"] is None else care.refused
+    return {**told, "standby": care.standby or None, "doubts": care.doubts, **figures, "refused": refused}

@@ -24,7 +24,7 @@ async function showOverview() {
     [o.whole ? "Pending" : "Pending in these shards", number(p.count)], ["Bytes, about", size(p.bytes)],
     ["Next due", away(p.next_due_ms)], ["Last due", away(p.last_due_ms)],
     ["Oldest overdue", p.count == null ? "–" : late > 0 ? length(late) : "none", late > 10000 ? "bad" : late > 1000 || p.count == null ? "warm" : "good"],
-    ["Failed", number(p.failed), p.failed ? "bad" : p.failed == null ? "warm" : "good"], ["Delivered here", number(o.delivered)], ["99 of 100 late by", quantile(o.lateness, .99)],
+    ["Failed", number(p.failed) + (p.refused ? `, ${number(p.refused)} refused` : ""), p.failed ? "bad" : p.failed == null ? "warm" : "good"], ["Delivered here", number(o.delivered)], ["99 of 100 late by", quantile(o.lateness, .99)],
   ]);
   document.querySelector("#figures dt").textContent = o.whole ? "Pending" : "Pending in these shards";
   drawShards(o.shards);

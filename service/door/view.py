@@ -23,10 +23,14 @@ _FOLLOWS = (OwnerState.FOLLOWER, OwnerState.TAKING_OVER, OwnerState.READING_BACK
 
 @dataclass(frozen=True, slots=True)
 class ShardCare:
-    """Who would take a shard over if its owner vanished, and deliveries in doubt that are searched for."""
+    """Who would take a shard over if its owner vanished, deliveries in doubt that are searched for, and refused ones.
+
+    ``refused``: messages that brokers refuse to the service's own account, in a shard that this instance owns.
+    """
 
     standby: str = ""
     doubts: int = 0
+    refused: int = 0
 
 
 class InstanceView(Protocol):
@@ -143,10 +147,15 @@ class ServiceView:
         if of is not seats:  # a new plan
             heirs = service.heirs()
             self._heirs = seats, heirs
-        doubts = {owner.queue: len(owner.shard.lost) + len(owner.shard.doubts) for owner in service.owners()}
+        own = {
+            owner.queue: (
+                len(owner.shard.lost) + len(owner.shard.doubts),
+                owner.cache.refused_count if owner.cache is not None else 0,
+            )
+            for owner in service.owners()
+        }
         return {
-            _name(queue): ShardCare(heirs.get(queue, ""), doubts.get(queue, 0))
-            for queue in seats.keys() | doubts.keys()
+            _name(queue): ShardCare(heirs.get(queue, ""), *own.get(queue, ())) for queue in seats.keys() | own.keys()
         }
 
 

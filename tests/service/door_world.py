@@ -85,7 +85,7 @@ class SimView:
 
     def care(self) -> Mapping[str, ShardCare]:
         """The followed one is looked after by us."""
-        return {NAME: ShardCare(OTHERS, 2), FOLLOWED: ShardCare(ME)}
+        return {NAME: ShardCare(OTHERS, 2, 3), FOLLOWED: ShardCare(ME)}
 
     def why_not_ready(self) -> Sequence[str]:
         """What the test says."""

@@ -420,6 +420,7 @@ def test_the_overview(world: DoorWorld) -> None:
     found = world.get("overview").json
     mine, followed, far = found["shards"]
     assert (mine["count"], mine["beyond_roll"], mine["standby"], mine["doubts"]) == (2, 1, OTHERS, 2)
+    assert (mine["refused"], followed["refused"], far["refused"], found["pending"]["refused"]) == (3, 0, None, 3)
     assert (followed["count"], followed["overdue"], followed["oldest_overdue_ms"]) == (10, 0, None), "delivered, maybe"
     assert (far["state"], far["count"], far["owner"]) == ("missing", None, OTHERS)
     assert found["pending"]["next_due_ms"] == world.at(7000)
