@@ -11,9 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from bench.figures.text import short_count, short_ms, utc_from_ms
+from bench.report.charts.canvas import INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 __all__ = [
     "bent",
@@ -96,14 +98,40 @@ def between_ticks(low_ms: float, high_ms: float) -> list[float]:
 def set_ticks(
     axes: Axes, which: Which, values: Sequence[float], names: Sequence[str], between: Sequence[float] = ()
 ) -> None:
-    """Put named ticks on an axis, small ones without names at ``between``, and no others."""
-    from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter
+    """Put named ticks on an axis, small ones without names at ``between`` (within its ends), and no others.
+
+    All small ones are one line of markers: as ticks of matplotlib each would be five artists, and they would take most
+    of the time of a page.
+    """
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(FixedLocator(list(values)))
     axis.set_major_formatter(FixedFormatter(list(names)))
-    axis.set_minor_locator(FixedLocator(list(between)))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
+    if between:
+        axes.add_artist(_ticks_line(axes, which, between))
+
+
+def _ticks_line(axes: Axes, which: Which, places: Sequence[float]) -> Line2D:
+    from matplotlib.lines import Line2D as NewLine
+    from matplotlib.markers import TICKDOWN, TICKLEFT
+
+    at_edge = [0.0] * len(places)
+    along = which == "x"
+    line = NewLine(
+        places if along else at_edge,
+        at_edge if along else places,
+        transform=axes.get_xaxis_transform() if along else axes.get_yaxis_transform(),
+        linestyle="none",
+        marker=TICKDOWN if along else TICKLEFT,
+        markersize=2,
+        markeredgewidth=0.4,
+        color=INK,
+        clip_on=False,
+    )
+    line.set_in_layout(False)
+    return line
 
 
 def lateness_scale(axes: Axes, which: Which, low_ms: float, high_ms: float, at_most: int = 9) -> None:
@@ -129,7 +157,8 @@ def count_scale(axes: Axes, which: Which, high: int) -> None:
         axes.set_xscale("log")
     else:
         axes.set_yscale("log")
-    set_ticks(axes, which, values, [short_count(value) for value in values], _small_ticks(top))
+    names = [short_count(value) for value in values]
+    set_ticks(axes, which, values, names, [value for value in _small_ticks(top) if value <= high])
 
 
 def _small_ticks(decades: int) -> list[float]:
