@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ _PAGE, _ROWS = "report.html", "received.parquet"
 _TABLES = {f"{name}{ending}.parquet" for name in (*GROUPS, *CELLS) for ending in ("", RECEIVED)}
 _OURS = re.compile("|".join([*map(re.escape, sorted(_TABLES)), r"(lateness|received)(-\d+)?" + re.escape(ENDING)]))
 _OF_ROWS = re.compile(r"\.?(part-.*\.parquet|_SUCCESS)(\.crc)?")
+_OF_A_RUN = re.compile(r"\.rows-[a-z0-9_]{8}")
+"""What the local engine keeps there while it is at work."""
 _OF_A_BROKER = ("commitlog", "config", "consumequeue", "index", "timewheel")
 
 
@@ -151,7 +154,10 @@ def check_here(received: Sequence[str]) -> None:
 
 @contextmanager
 def alone_in(out: Path) -> Iterator[None]:
-    """Lock the result folder. Raises StorageError if another run has it: each would remove the other's files."""
+    """Lock the result folder. Raises StorageError if another run has it: each would remove the other's files.
+
+    Rows that a killed run has left there are removed: nobody else can be at work on them.
+    """
     folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -161,6 +167,10 @@ def alone_in(out: Path) -> Iterator[None]:
             raise StorageError(text) from None
         except OSError:
             pass  # a file system without locks
+        else:
+            for path in out.glob(".rows-*"):
+                if _OF_A_RUN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
         yield
     finally:
         os.close(folder)

@@ -148,3 +148,27 @@ def test_words_that_no_result_can_name(store: Path, tmp_path: Path, option: str)
     assert_refused(call(store, "--out", tmp_path / "out", option, ""), f"{option} '': a value is expected")
     assert_refused(call(store, "--out", tmp_path / "out", f"{option}="), f"{option} '': a value is expected")
     assert entries(tmp_path) == {"store"} | {f"store/{entry}" for entry in entries(store)}
+
+
+def test_rows_of_a_run_that_was_killed_go(tmp_path: Path) -> None:
+    """A run by kill -9: they may be gigabytes. What has another name, or is in use by another run, stays."""
+    from bench.lateness.logs.storage import StorageError
+    from bench.lateness.places import alone_in
+
+    for name in (".rows-ab_12xyz", ".rows-of-mine", "rows-ab_12xyz"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0").write_text("rows")
+    (tmp_path / ".rows-abcdefgh").write_text("a file")
+    with alone_in(tmp_path):
+        assert entries(tmp_path) & {".rows-ab_12xyz"} == set()
+        (tmp_path / ".rows-12345678").mkdir()
+        with pytest.raises(StorageError, match="another run is at work there"), alone_in(tmp_path):
+            pass
+    assert entries(tmp_path) == {
+        ".rows-12345678",
+        ".rows-abcdefgh",
+        ".rows-of-mine",
+        ".rows-of-mine/0",
+        "rows-ab_12xyz",
+        "rows-ab_12xyz/0",
+    }
