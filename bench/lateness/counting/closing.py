@@ -5,26 +5,52 @@
     rows of a part ──► of messages finished before: deliveries are repeats, other rows are ignored
                   └──► of the others: finished now (first delivery in a closed segment) ──► sums that are kept, ids
                                       not yet ──► sums of this result only; rows of closed segments, for the next run
+
+Apache's messages that were cancelled or lost wait for no delivery. They count as finished `ENDED_MS` after they were
+due: until then a delivery may be on its way. A delivery that comes still later counts as a repeat.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from bench.lateness.counting.counted import CLOSED_ROWS, OPEN_ROWS, Counted, FinishedIds, ids_among
-from bench.lateness.counting.settle import COUNT_ROWS, Choice, messages_of, note_rows, sums_of, unpacked
+from bench.lateness.counting.settle import COUNT_ROWS, STATES, Choice, messages_of, note_rows, sums_of, unpacked
 from bench.lateness.logs.delays import DELIVERED
 from bench.lateness.logs.packing import COLUMNS, NONE, Columns
 from bench.lateness.logs.schemas import FINE_SCHEMA, arrow_schema, make_batch
 
-__all__ = ["close_and_add_up"]
+__all__ = ["ENDED_MS", "Shared", "close_and_add_up", "close_part"]
 
+ENDED_MS = 3 * 86_400_000
+"""As long as Apache's brokers keep a log, and as their timer's longest delay, unless they are told otherwise."""
+_ENDS = [STATES.index("cancelled"), STATES.index("lost")]
 _FINE = arrow_schema(FINE_SCHEMA)
+
+
+class Shared(Protocol):
+    """What was counted, handed over once for all tasks of a process."""
+
+    @property
+    def value(self) -> Counted:
+        """It."""
+        ...
+
+
+def close_part(
+    batches: Iterable[pa.RecordBatch], choice: Choice, shares: Sequence[Shared], parts: int
+) -> Iterator[pa.RecordBatch]:
+    """`close_and_add_up` of a single part of ``parts``, with the one of `Counted.shares` that it needs."""
+    filled = (batch for batch in batches if len(batch))
+    for first in filled:
+        share = shares[first["part"][0].as_py() * len(shares) // parts]
+        yield from close_and_add_up(chain([first], filled), choice, share.value)
 
 
 def close_and_add_up(batches: Iterable[pa.RecordBatch], choice: Choice, counted: Counted) -> Iterator[pa.RecordBatch]:
@@ -50,6 +76,7 @@ def _part(rows: Columns, choice: Choice, counted: Counted) -> Iterator[pa.Record
     found = messages_of(rows, choice)
     ends = np.asarray(counted.ends, np.int64)[found["source"]]
     finished = (found["offset"] != NONE) & (found["offset"] < ends)
+    finished |= _ended(found, choice)
     ids = _ids(found, finished, counted.sources)
     mine = ids_among(rows, ids)
     # The next run reads deliveries behind the closed segments again, and counts them as repeats of finished messages.
@@ -63,6 +90,13 @@ def _part(rows: Columns, choice: Choice, counted: Counted) -> Iterator[pa.Record
         yield make_batch(_FINE, {"source": [0], "table": [OPEN_ROWS], "packed": [packed], "count": [1]}, 1)
     found["source"] = np.where(finished, found["source"], found["source"] + counted.sources)
     yield from sums_of(found)
+
+
+def _ended(found: Columns, choice: Choice) -> NDArray[np.bool_]:
+    """Apache's messages of which nothing more is to be expected."""
+    long_ago = (found["due_ms"] != NONE) & (found["due_ms"] <= choice.as_of_ms - ENDED_MS)
+    ended: NDArray[np.bool_] = np.isin(found["state"], _ENDS) & (found["id_hi"] < 0) & long_ago
+    return ended
 
 
 def _repeats(rows: Columns, some: NDArray[np.bool_], shift: int, sign: int = 1) -> Iterator[pa.RecordBatch]:

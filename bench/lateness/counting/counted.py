@@ -7,13 +7,15 @@ so they form ranges, with a hole for each message that waits::
     (0, 1 … 70,000) delivered, but for 512 and 9,001      ►    1-511   513-9,000   9,002-70,000
 
 Ids of Apache's messages are hashes of 16 bytes; each is kept. They stay in the portions in which they came: the new
-ones of a night are not sorted into millions of others, and a search looks into each portion.
+ones of a night are not sorted into millions of others, and a search looks into each portion. A task gets only the
+hashes of its own parts (`Counted.of_parts`), so each hash is passed on once, whatever the number of tasks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bench.lateness.counting.grouping import Longs
+from bench.lateness.logs.packing import first_hash
 
 __all__ = [
     "BY_HASH",
@@ -37,6 +40,8 @@ CLOSED_ROWS, OPEN_ROWS = "closed", "open"
 """Tables of `FINE_SCHEMA` beside the sums: ids of messages finished now; packed rows of messages that are not."""
 BY_HASH = -1
 """Stands in a table of ids where the first number would be, if the id is a hash."""
+_SHARE_BYTES = 32 << 20
+"""The size of a share in bytes of hashes (`Counted.shares`)."""
 
 Hashes = tuple[Longs, Longs]
 """Both halves of ids, in ascending order, each id once."""
@@ -103,6 +108,12 @@ class FinishedIds:
             return FinishedIds(ranges, self.hashed)
         return FinishedIds(ranges, (*self.hashed, in_hash_order(high[mine], low[mine])))
 
+    def between(self, low: int, high: int) -> FinishedIds:
+        """The same with those hashes alone whose first halves are at least ``low`` and below ``high``; no copies."""
+        ends = [(np.searchsorted(known[0], [low, high]).tolist(), known) for known in self.hashed]
+        some = tuple((known[0][begin:end], known[1][begin:end]) for (begin, end), known in ends if begin < end)
+        return FinishedIds(self.ranges, some)
+
     def rows(self) -> Iterator[tuple[int, Longs, Longs]]:
         """Yield columns for a table: first number, begins, ends; for hashes `BY_HASH` and both halves."""
         for number, (begins, ends) in sorted(self.ranges.items()):
@@ -152,6 +163,18 @@ class Counted:
         """Which rows of a log are in a closed segment. (The ``offset`` of a delay store's row is a version.)"""
         found: NDArray[np.bool_] = rows["offset"] < np.asarray(self.ends, np.int64)[rows["source"]]
         return found
+
+    def of_parts(self, first: int, end: int, parts: int) -> Counted:
+        """What it takes to settle the parts from ``first`` to before ``end`` of so many: of the hashes theirs alone."""
+        low, high = first_hash(first, parts), first_hash(end, parts)
+        return Counted(self.ends, [ids.between(low, high) for ids in self.finished])
+
+    def shares(self, parts: int) -> list[Counted]:
+        """`of_parts` for all parts, some at once: part ``n`` finds its own in share ``n * shares // parts``."""
+        size = sum(high.nbytes + low.nbytes for ids in self.finished for high, low in ids.hashed)
+        count = min(parts, 1 + size // _SHARE_BYTES)
+        bounds = [-(-number * parts // count) for number in range(count + 1)]
+        return [self.of_parts(first, end, parts) for first, end in pairwise(bounds)]
 
     def known(self, rows: Mapping[str, Any]) -> NDArray[np.bool_]:
         """Which rows are about messages that were finished before."""

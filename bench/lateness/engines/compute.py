@@ -15,14 +15,13 @@ second shuffle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from bench.lateness.counting.closing import close_and_add_up
-from bench.lateness.counting.counted import Counted
+from bench.lateness.counting.closing import Shared, close_part
 from bench.lateness.counting.merging import Marks, merge, spread
 from bench.lateness.counting.settle import PAIR_ROWS, Choice, add_up, settle, settle_and_add_up
 from bench.lateness.logs.packing import pack
@@ -47,9 +46,9 @@ def sums(rows: DataFrame, choice: Choice, parts: int, buckets: int) -> DataFrame
     return rows.repartitionById(parts, "part").mapInArrow(work, FINE_SCHEMA)
 
 
-def closed(rows: DataFrame, choice: Choice, counted: Counted, parts: int) -> DataFrame:
-    """As `sums`, but messages that earlier runs have counted are not counted again."""
-    work = partial(close_and_add_up, choice=choice, counted=counted)
+def closed(rows: DataFrame, choice: Choice, shares: Sequence[Shared], parts: int) -> DataFrame:
+    """As `sums`, but messages that earlier runs have counted are not counted again; each task loads one share."""
+    work = partial(close_part, choice=choice, shares=shares, parts=parts)
     return rows.repartitionById(parts, "part").mapInArrow(work, FINE_SCHEMA)
 
 

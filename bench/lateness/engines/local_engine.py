@@ -179,9 +179,13 @@ class LocalEngine:
     def _pieces(self, job: Job, folder: Path, shares: list[_Share], run: Run[Any, Any], processes: int) -> pa.Table:
         assert job.counted is not None
         parts, notes = self._read_all(job, folder, shares, run)
-        each = max(1, len(parts) // (processes * _TASKS_A_PROCESS))
-        tasks = [(parts[at : at + each], notes if at == 0 else []) for at in range(0, len(parts), each)]
-        return pa.concat_tables(run(partial(_close, choice=job.choice, counted=job.counted), tasks))
+        count = len(parts)
+        each = max(1, count // (processes * _TASKS_A_PROCESS))
+        tasks = [
+            (parts[at : at + each], notes if at == 0 else [], job.counted.of_parts(at, min(at + each, count), count))
+            for at in range(0, count, each)
+        ]
+        return pa.concat_tables(run(partial(_close, choice=job.choice), tasks))
 
     def _in_folder(self, job: Job, folder: Path, shares: list[_Share], run: Run[Any, Any], processes: int) -> pa.Table:
         parts, notes = self._read_all(job, folder, shares, run)
@@ -298,8 +302,8 @@ def _settle(given: tuple[list[list[_Piece]], str, list[pa.RecordBatch]], choice:
         return _Sums(_merged(_without_pairs(sums(), pairs)), path, messages)
 
 
-def _close(given: tuple[list[list[_Piece]], list[pa.RecordBatch]], choice: Choice, counted: Counted) -> pa.Table:
-    parts, notes = given
+def _close(given: tuple[list[list[_Piece]], list[pa.RecordBatch], Counted], choice: Choice) -> pa.Table:
+    parts, notes, counted = given
     batches = (batch for part in (notes, *map(_rows_of, parts)) for batch in close_and_add_up(part, choice, counted))
     return pa.Table.from_batches(batches, _FINE)
 

@@ -46,7 +46,12 @@ class SparkEngine:
     def pieces(self, job: Job) -> Any:
         """See `bench.lateness.engines.job.Engine`."""
         assert job.counted is not None
-        return closed(self._all_rows(job), job.choice, job.counted, job.parts).toArrow()
+        shares = [self._spark.sparkContext.broadcast(share) for share in job.counted.shares(job.parts)]
+        try:
+            return closed(self._all_rows(job), job.choice, shares, job.parts).toArrow()
+        finally:
+            for share in shares:
+                share.destroy()
 
     def receipts(self, job: Job, hosts: Mapping[int, Iterable[str]]) -> Receipts:
         """See `bench.lateness.engines.job.Engine`; writes the receipts as Parquet into the result folder, too."""

@@ -28,13 +28,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bench.lateness.counting.closing import ENDED_MS
 from bench.lateness.counting.counted import CLOSED_ROWS, OPEN_ROWS, Counted, FinishedIds, Hashes, finished_rows
 from bench.lateness.counting.latest import said_of
 from bench.lateness.counting.merging import merge
 from bench.lateness.counting.settle import NOTE_ROWS, PAIR_ROWS, SECOND_ROWS
 from bench.lateness.engines.job import Engine, Job, root_of
 from bench.lateness.logs.delays import ACCEPTED, LEVEL, SEEN
-from bench.lateness.logs.packing import unpack
+from bench.lateness.logs.packing import NONE, unpack
 from bench.lateness.logs.planning import LogPlan
 from bench.lateness.logs.progress import queue_progress
 from bench.lateness.logs.schemas import DELAY_SCHEMA, FINE_SCHEMA, STATISTICS, arrow_schema, make_batch
@@ -110,7 +111,7 @@ class StateFolder:
             ends.append(max([old.end, *(one.base for one in plan.segments if one.last)]))
         job.begins = begins
         job.counted = Counted(ends, self._finished())
-        job.open_rows = self._open_rows()
+        job.open_rows = self._open_rows(job)
 
     def _check(self, source: LogSource, old: OfSource, plan: LogPlan, store_id: str) -> None:
         if old.store_id and store_id and old.store_id != store_id:
@@ -281,14 +282,20 @@ class StateFolder:
         kept = [self._record.finished, *self._record.hashes]
         return finished_from((self._table(one) for one in kept if one), len(self._sources))
 
-    def _open_rows(self) -> pa.Table:
-        """Rows that wait. Level messages below the progress of their queue are finished by now, and become `SEEN`."""
+    def _open_rows(self, job: Job) -> pa.Table:
+        """Rows that wait. Level messages below the progress of their queue are finished by now, and become `SEEN`. So
+        do Apache's messages that were due long ago and whose record is deleted: its broker delivers from its log."""
+        assert job.as_of_ms is not None
         if self._record.open is None:
             return _DELAY.empty_table()
         table = self._table(self._record.open).cast(_DELAY)
         stage = np.asarray(table["stage"]).copy()  # what Arrow gives may be read only
         source, level, low, kind = (np.asarray(table[name]) for name in ("source", "id_hi", "id_lo", "kind"))
-        for number, one in enumerate(self._sources):
+        offset, due_ms = (np.asarray(table[name]) for name in ("offset", "due_ms"))
+        for number, (one, plan) in enumerate(zip(self._sources, job.plans, strict=True)):
+            if one.kind == "apache":
+                gone = (offset < plan.begin) & (due_ms != NONE) & (due_ms <= job.as_of_ms - ENDED_MS)
+                stage[(source == number) & gone & (stage == ACCEPTED)] = SEEN
             progress = queue_progress(root_of(one), one.storage) if one.kind == "timewheel" else {}
             for queue, done in progress.items():
                 mine = (source == number) & (kind == LEVEL) & (level == int(queue)) & (low < done)
