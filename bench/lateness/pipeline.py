@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lateness.counting.latest import latest_messages
+from bench.lateness.counting.minutes import coarser, last_minute_of
 from bench.lateness.counting.tables import take_apart
 from bench.lateness.engines.job import Engine, Job, Receipts, look_at_delay_stores, look_at_logs
 from bench.lateness.logs.schemas import GAP, STATISTICS
@@ -47,7 +48,8 @@ def run_job(engine: Engine, job: Job, say: Say, state: StateFolder | None = None
     names = [source.name for source in job.sources]
     whole = engine.sums(job) if state is None else state.count(engine, job)
     said = {} if state is None else state.said()
-    parts = take_apart(whole, names, job.tables)
+    last_ms = last_minute_of(whole, job.as_of_ms)
+    parts = take_apart(coarser(whole, last_ms), names, job.tables)
     tables = parts.tables
     seen = Seen(
         counts=parts.counts,
@@ -61,7 +63,7 @@ def run_job(engine: Engine, job: Job, say: Say, state: StateFolder | None = None
     if job.received:
         say("joining what consumers saw")
         received = engine.receipts(job, _hosts(seen.notes, len(names)))
-        more = take_apart(received.sums, names, job.tables, parts.topics)
+        more = take_apart(coarser(received.sums, last_ms), names, job.tables, parts.topics)
         tables |= {name + RECEIVED: table for name, table in more.tables.items() if name not in CELLS}
         seen.latest_received = more.latest
     summary = make_summary(job, job.as_of_ms, seen, tables, received)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.lateness.counting.grouping import group, rank
-from bench.lateness.counting.merging import _grouped, added_up
+from bench.lateness.counting.merging import added_up, grouped
 from bench.lateness.counting.sums import SUM_COLUMNS
 
 pytestmark = pytest.mark.spark  # it needs pyarrow, and starts nothing
@@ -145,7 +145,7 @@ def test_a_night_beside_a_year_is_added_up_as_all_is(seed: int) -> None:
     ]
     parts = [*nights, year]
     rng.shuffle(parts)
-    expected = _grouped(list(parts))
+    expected = grouped(list(parts))
     found = added_up(parts)
     assert {name: column.tolist() for name, column in found.items()} == {
         name: column.tolist() for name, column in expected.items()

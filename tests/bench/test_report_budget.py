@@ -97,7 +97,7 @@ def test_a_cell_that_misses_exactly_what_it_may_is_not_bad() -> None:
     ],
 )
 def test_budgets_at_their_limits(share: float, cells: dict[int, DrawnCurve], says: str) -> None:
-    summary = {"target": Target(share, 1_000).judge(None)}
+    summary = {"target": Target(share, 1_000).judge(None), "as_of_ms": 1_000_000}
     text = budget_section(summary, {"a": line_of(cells)}, 1_000)
     assert says in text
     assert "nan" not in text

@@ -34,6 +34,7 @@ __all__ = [
     "Marks",
     "added_up",
     "finish",
+    "grouped",
     "hot_limit",
     "hot_rows",
     "limit_rows",
@@ -91,12 +92,13 @@ def added_up(parts: list[dict[str, Longs]]) -> dict[str, Longs]:
     """Add up sums of one table and source, given as columns in ascending order; empties the list, to free memory."""
     if len(parts) == 1:
         return parts[0]
-    found = _put_among(parts) or _grouped(parts)
+    found = _put_among(parts) or grouped(parts)
     parts.clear()
     return found
 
 
-def _grouped(parts: list[dict[str, Longs]]) -> dict[str, Longs]:
+def grouped(parts: list[dict[str, Longs]]) -> dict[str, Longs]:
+    """Make one of sums in any order, those of one key too; at least one row."""
     whole = {name: np.concatenate([part[name] for part in parts]) for name in SUM_COLUMNS}
     names = SUM_COLUMNS[:-1]
     values, (counts,) = group([rank(whole[name]) for name in names], len(whole["count"]), [whole["count"]])
@@ -118,7 +120,7 @@ def _put_among(parts: list[dict[str, Longs]]) -> dict[str, Longs] | None:
     mine = np.cumsum(steps[:-1]) > 0
     if _TIMES_LARGER * np.count_nonzero(mine) > len(keys):
         return None
-    some = _grouped([*others, {name: column[mine] for name, column in most.items()}])
+    some = grouped([*others, {name: column[mine] for name, column in most.items()}])
     kept = keys[~mine]
     places = np.searchsorted(kept, some["key"]) + np.arange(len(some["key"]))
     left = np.ones(len(kept) + len(places), np.bool_)

@@ -32,6 +32,7 @@ from bench.lateness.counting.closing import ENDED_MS
 from bench.lateness.counting.counted import CLOSED_ROWS, OPEN_ROWS, Counted, FinishedIds, Hashes, finished_rows
 from bench.lateness.counting.latest import said_of
 from bench.lateness.counting.merging import merge
+from bench.lateness.counting.minutes import coarser, last_minute_of
 from bench.lateness.counting.settle import NOTE_ROWS, PAIR_ROWS, SECOND_ROWS
 from bench.lateness.engines.job import Engine, Job, root_of
 from bench.lateness.logs.delays import ACCEPTED, LEVEL, SEEN
@@ -155,7 +156,9 @@ class StateFolder:
         if not self._record.generation or list(job.counted.ends) != [one.end for one in self._record.sources]:
             shown = places_of(condensed(pa.concat_tables([small, rest.filter(pc.is_null(rest["packed"]))])))
             finished = finished_rows(closed, job.counted.finished)
-            self._keep(job, sums, added, small, opened, finished, shown, _records(for_good))
+            assert job.as_of_ms is not None
+            last_ms = last_minute_of(pa.concat_tables([*kept, sums]), job.as_of_ms)
+            self._keep(job, sums, last_ms, added, small, opened, finished, shown, _records(for_good))
         self._tell(job, _records(notes))
         others = pa.concat_tables([*kept, sums, small, _without_seconds(rest), for_now])
         return pa.concat_tables([pa.Table.from_batches(merge(others.to_batches()), _FINE), added.rows])
@@ -177,6 +180,7 @@ class StateFolder:
         self,
         job: Job,
         sums: pa.Table,
+        last_ms: int | None,
         added: Added,
         small: pa.Table,
         opened: pa.Table,
@@ -198,7 +202,7 @@ class StateFolder:
             [self._source(job, place) for place in range(len(job.sources))],
             number,
             old.records + records,
-            self._sums(sums, lead),
+            self._sums(sums, last_ms, lead),
             self._write(f"{lead}-open.parquet", _parquet(pa.Table.from_batches([batch]))),
             self._write(f"{lead}-finished.parquet", _parquet(ranges_table(finished))),
             self._hashes(fresh_hashes(finished, job.counted.finished), lead),
@@ -215,15 +219,15 @@ class StateFolder:
         self._record = record
         remove_unlisted(self._folder, record)
 
-    def _sums(self, sums: pa.Table, lead: str) -> list[Kept]:
-        """The files of sums with these added; small files are joined with them."""
+    def _sums(self, sums: pa.Table, last_ms: int | None, lead: str) -> list[Kept]:
+        """The files of sums with these added; small files are joined with them, and old minutes become hours then."""
         files, first_version = list(self._record.sums), self._record.days is None
         if not len(sums) and not first_version:
             return files
         data = _parquet(sums)
         while files and (first_version or files[-1].size < _TIMES_AS_LARGE * len(data)):
             both = pa.concat_tables([_without_seconds(self._table(files.pop())), sums])
-            sums = pa.Table.from_batches(merge(both.to_batches()), _FINE)
+            sums = coarser(pa.Table.from_batches(merge(both.to_batches()), _FINE), last_ms)
             data = _parquet(sums)
         return [*files, self._write(f"{lead}-sums.parquet", data)]
 

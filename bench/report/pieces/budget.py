@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bench.figures.text import count, lateness_text, limit_text, name_text, percent, short_ms, utc
+from bench.lateness.counting.cells import MINUTE_S, cell_widths, last_minute
 from bench.report.charts.histogram import Histogram, Integers
 from bench.report.pieces.page import Cell, Html, Tile, joined, note, table, tiles
 from bench.report.pieces.tables import Timeline
@@ -31,27 +32,32 @@ _INTERVALS_MOST = 10
 @dataclass(frozen=True, slots=True)
 class Cells:
     """One source over time: starts of its cells in rising order (epoch ms), and for each cell the number of messages
-    that were judged, and of those that missed the limit."""
+    that were judged, of those that missed the limit, and its length (ms)."""
 
     starts: Integers
     judged: Integers
     missed: Integers
-    width_ms: int
+    widths: Integers
+
+    @property
+    def ends(self) -> Integers:
+        """Where each cell ends."""
+        return self.starts + self.widths
 
     @property
     def end(self) -> int:
         """Where the last cell ends."""
-        return int(self.starts[-1]) + self.width_ms
+        return int(self.ends[-1])
 
     def window(self, length_ms: int) -> tuple[tuple[int, int], tuple[int, int, int]]:
         """(judged, missed) of the last window of this length, and (judged, missed, end) of the worst one."""
         judged, missed = (np.concatenate([[0], np.cumsum(column)]) for column in (self.judged, self.missed))
         ends = np.arange(1, len(self.starts) + 1)
-        begins = np.searchsorted(self.starts, self.starts + self.width_ms - length_ms)
+        begins = np.searchsorted(self.starts, self.ends - length_ms)
         due, late = judged[ends] - judged[begins], missed[ends] - missed[begins]
         worst = int(np.argmax(late / np.maximum(due, 1)))
         last = int(due[-1]), int(late[-1])
-        return last, (int(due[worst]), int(late[worst]), int(self.starts[worst]) + self.width_ms)
+        return last, (int(due[worst]), int(late[worst]), int(self.ends[worst]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +73,8 @@ class Interval:
     overdue: int
 
 
-def cells_of(line: Timeline, limit_ms: int, width_ms: int) -> Cells:
-    """Judge the cells of one source by a limit."""
+def cells_of(line: Timeline, limit_ms: int, width_ms: int, last_ms: int | None = None) -> Cells:
+    """Judge the cells of a source by a limit; ``last_ms``: where a table by minute ends (its old cells are longer)."""
     fresh = np.ones(len(line.starts), np.bool_)
     np.not_equal(line.starts[1:], line.starts[:-1], out=fresh[1:])
     begins = np.flatnonzero(fresh)
@@ -77,11 +83,19 @@ def cells_of(line: Timeline, limit_ms: int, width_ms: int) -> Cells:
         np.add.reduceat(np.where(which, line.counts, 0), begins) if len(begins) else line.counts[:0]
         for which in (late | ~line.overdue, late)
     )
-    return Cells(line.starts[begins], judged, missed, width_ms)
+    starts = line.starts[begins]
+    minutes = width_ms == MINUTE_S * 1_000
+    widths = cell_widths(starts, last_ms) if minutes else np.full(len(starts), width_ms, np.int64)
+    return Cells(starts, judged, missed, widths)
 
 
 def worst_intervals(
-    lines: Mapping[str, Timeline], share: float, limit_ms: int, width_ms: int, most: int | None = None
+    lines: Mapping[str, Timeline],
+    share: float,
+    limit_ms: int,
+    width_ms: int,
+    most: int | None = None,
+    last_ms: int | None = None,
 ) -> tuple[list[Interval], int]:
     """The runs of neighbouring cells that missed the target, those with the most missed messages first.
 
@@ -89,13 +103,15 @@ def worst_intervals(
     """
     places = []
     for source, line in lines.items():
-        judged = cells_of(line, limit_ms, width_ms)
+        judged = cells_of(line, limit_ms, width_ms, last_ms)
         bad = np.flatnonzero(judged.missed > judged.judged * (1 - share) + 1e-9)
         if not bad.size:
             continue
-        first = np.flatnonzero(np.diff(judged.starts[bad], prepend=judged.starts[bad[0]] - 2 * width_ms) > width_ms)
+        fresh = np.ones(len(bad), np.bool_)
+        np.greater(judged.starts[bad[1:]], judged.ends[bad[:-1]], out=fresh[1:])
+        first = np.flatnonzero(fresh)
         begins = judged.starts[bad[first]]
-        ends = judged.starts[bad[np.append(first[1:], len(bad)) - 1]] + width_ms
+        ends = judged.ends[bad[np.append(first[1:], len(bad)) - 1]]
         sums = (np.add.reduceat(column[bad], first) for column in (judged.missed, judged.judged))
         missed, due = (column.tolist() for column in sums)
         places += list(zip(missed, begins.tolist(), [source] * len(first), ends.tolist(), due, strict=True))
@@ -110,7 +126,9 @@ def worst_intervals(
 def budget_section(summary: Mapping[str, Any], lines: Mapping[str, Timeline], width_ms: int) -> Html:
     """Return the budget, the burn rates of windows, and the worst intervals."""
     share, limit_ms = summary["target"]["share"], summary["target"]["limit_ms"]
-    judged = {source: cells_of(line, limit_ms, width_ms) for source, line in lines.items() if len(line.starts)}
+    lasts = [last_minute(line.starts, summary["as_of_ms"]) for line in lines.values()]
+    last_ms = max((last for last in lasts if last is not None), default=None)
+    judged = {source: cells_of(line, limit_ms, width_ms, last_ms) for source, line in lines.items() if len(line.starts)}
     due = sum(int(one.judged.sum()) for one in judged.values())
     if not due:
         return note("Nothing was due: no budget was used.", "soft")
@@ -122,8 +140,10 @@ def budget_section(summary: Mapping[str, Any], lines: Mapping[str, Timeline], wi
              "at 10 a tenth of that.", "soft"),
         _burn(judged, 1 - share),
         _intervals(
-            *worst_intervals(lines, share, limit_ms, width_ms, _INTERVALS_MOST), width_ms, len(lines) > 1
+            *worst_intervals(lines, share, limit_ms, width_ms, _INTERVALS_MOST, last_ms), width_ms, len(lines) > 1
         ),
+        *([note("More than 32 days before the last message the cells of time are hours, more than 1,500 days before "
+                "it days.", "soft")] if any((one.widths > width_ms).any() for one in judged.values()) else []),
     ])  # fmt: skip
 
 
@@ -143,7 +163,7 @@ def _budget(share: float, due: int, missed: int) -> Html:
 
 def _burn(judged: Mapping[str, Cells], may: float) -> Html:
     span = max(one.end - int(one.starts[0]) for one in judged.values())
-    width = min(one.width_ms for one in judged.values())
+    width = max(int(one.widths.max()) for one in judged.values())
     windows = [length for length in _WINDOWS_MS if width <= length < span][-_WINDOWS_MOST:]
     rows: list[list[str | Cell]] = []
     for source, one in judged.items():
