@@ -57,7 +57,7 @@ def run_job(engine: Engine, job: Job, say: Say, state: StateFolder | None = None
         hot=parts.hot,
         latest=parts.latest,
         cell_s=parts.cell_s,
-        late=latest_messages(parts.late, job.sources, job.plans, parts.topics, said),
+        late=latest_messages(parts.late, job.sources, job.plans, parts.topics, said, job.delay_stores or ()),
     )
     received: Receipts | None = None
     if job.received:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.lateness.logs.spill_files import plan_spill, read_spill_file
+from bench.lateness.logs.spill_files import Look, plan_spill, read_spill_file
 from bench.lateness.logs.storage import storage_for
 from remoting.messages.message import Message, encode_record
 from store.disk.files import Files
@@ -35,7 +35,7 @@ def test_what_is_pending_and_overdue_in_an_index(tmp_path: Path) -> None:
     assert [file.data for file in files if file.data]
     live, overdue = set(), {}
     for file in files:
-        for rows in read_spill_file(storage, file, NOW_MS + 60_000 - 30):
+        for rows in read_spill_file(storage, file, Look(NOW_MS + 60_000 - 30)):
             live |= set(rows.ids[rows.live].tolist())
             overdue |= {rows.ids.item(index): value for index, value in rows.overdue.items()}
     assert live == set(ids)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from remoting.messages.message import Message, encode_record
 from store.disk.files import Files
 from store.spill.spill_store import SpillStore
 from tests.store.spill_world import STORE_ID, tiny_options
+from tests.support.lateness_world import HOST
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -83,3 +86,66 @@ def test_runs_cancelled_and_moved_messages(spark: Any, tmp_path: Path) -> None:
         "lost": 0,
         "repeated": 0,
     }
+
+
+class Copied(bytes):
+    """Bytes that count how many of them were copied out."""
+
+    copied = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        if isinstance(found, bytes):
+            Copied.copied += len(found)
+        return found
+
+
+def test_each_record_that_waits_is_copied_once() -> None:
+    """Not with all that lies behind it: a broker that has stopped has a journal full of messages that are overdue."""
+    from bench.lateness.logs.spill_files import Look, Rows, _read_overdue
+
+    records = [
+        encode_record(Message("Orders", born_ms=NOW_MS + number, body=bytes(number % 50)), HOST)
+        for number in range(500)
+    ]
+    sizes = np.array([len(record) for record in records])
+    rows = Rows(np.full(500, NOW_MS), np.arange(500), np.zeros(500, np.int64), np.ones(500, np.bool_))
+    Copied.copied = 0
+    _read_overdue(rows, np.cumsum(sizes) - sizes, Copied(b"".join(records)), Look(NOW_MS))
+    assert rows.overdue == {number: (b"Orders", NOW_MS + number) for number in range(500)}
+    assert Copied.copied == sizes.sum()
+
+
+def test_the_latest_that_wait_are_named_by_their_keys(tmp_path: Path) -> None:
+    """In the journal and in runs; cancelled ones and those that are due later are not among them."""
+    from bench.lateness.engines.local_engine import LocalEngine
+    from bench.lateness.pipeline import Job, find_sources, run_job
+
+    root = tmp_path / "store"
+    (root / "commitlog").mkdir(parents=True)
+    (root / "timewheel").mkdir()
+    store = SpillStore.open(Files(), root / "timewheel" / "delay", STORE_ID, tiny_options(segment_bytes=2_000), None)
+    keys: dict[int, str] = {}
+    for turn in range(3):
+        entries = []
+        for number in range(20):
+            id_ = store.next_id()
+            keys[id_ - (1 << 62)] = f"key-{turn}-{number}"
+            text = f"KEYS\x01key-{turn}-{number}\x02UNIQ_KEY\x01U{turn}{number}\x02"
+            record = encode_record(Message("Orders", born_ms=NOW_MS, properties=text), HOST)
+            entries.append((NOW_MS + 5_000 + 40_000 * (turn == 0) + 100 * turn + number, id_, record))
+        for at in range(0, 20, 2):
+            block = store.append(entries[at : at + 2])
+            with store.lock:
+                store.publish(block)
+        store.journal.sync()
+        while turn < 2 and store.spill_step(NOW_MS, NOW_MS):
+            pass
+    assert store.run_count > 0
+    store.close()
+    job = Job(find_sources([str(root)]), tmp_path / "out", as_of_ms=NOW_MS + 45_010)
+    found = run_job(LocalEngine(1), job, lambda _: None)
+    assert found["total"]["overdue"] == 51
+    named = {int(one["delay_id"], 16): (one["topic"], one["key"], one["message_id"]) for one in found["latest"]}
+    assert named == {id_: ("Orders", key, "U" + key[4:].replace("-", "")) for id_, key in keys.items() if id_ in named}
+    assert len(named) == 50, "all but the one that is due now"

@@ -1,8 +1,9 @@
 """Finds the hundred latest messages and reads their records.
 
 Each part of a log gives its own hundred; the hundred of the whole log are among these. Parts pass on only numbers. When
-the hundred are known, their records are read from the log by position. Equally late messages are ordered by due time,
-then by id. So every engine finds the same messages, with any number of parts.
+the hundred are known, their records are read: from the log by position, from the delay store by id (all of its journal,
+only the beginning of its runs). Equally late messages are ordered by due time, then by id. So every engine finds the
+same messages, with any number of parts.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from bench.lateness.logs.planning import LogPlan
 from bench.lateness.logs.records import LogSegment
 from bench.lateness.logs.schemas import FINE_SCHEMA, arrow_schema, make_batch
 from bench.lateness.logs.sources import LogSource
+from bench.lateness.logs.spill_files import Look, SpillFile, read_spill_file
 from bench.lateness.logs.storage import StorageError, storage_for
 from remoting.layout import RECORD
 from remoting.messages.message import record_fields
 from remoting.messages.properties import get_property
+from store.disk.errors import StoreError
 
 __all__ = ["LATE_MOST", "LATE_ROWS", "in_order", "late_rows", "latest_messages", "said_of"]
 
@@ -37,6 +40,11 @@ _PEEK_BYTES = 4 << 10
 _PLACE = RECORD.picked("size", "position")
 _FINE = arrow_schema(FINE_SCHEMA)
 _SIGN = 1 << 63
+_OURS = 1 << 62
+"""The leading bit of a delay id."""
+
+Said = tuple[str | None, str | None, str | None]
+"""Topic, key and message id, as far as they can be read."""
 
 
 def late_rows(source: int, found: Columns, waiting: Any) -> pa.RecordBatch:
@@ -78,7 +86,7 @@ def in_order(line: str) -> tuple[int, int, str]:
     return -int(late), int(due), digits
 
 
-def said_of(source: LogSource, plan: LogPlan, place: int) -> tuple[str | None, str | None, str | None]:
+def said_of(source: LogSource, plan: LogPlan, place: int) -> Said:
     """Topic, key and message id of the record at a position of the CommitLog; None for what cannot be read."""
     topic, key, unique = _said(_record(source, plan, place))
     return _cut(topic), _cut(key), _cut(unique)
@@ -90,33 +98,58 @@ def latest_messages(
     plans: Sequence[LogPlan],
     topics: Mapping[int, str],
     said: Mapping[tuple[int, int], Sequence[str | None]] | None = None,
+    delay_stores: Sequence[Sequence[SpillFile]] = (),
 ) -> list[dict[str, Any]]:
     """The latest messages of all parts, with topic, key and id from their records, in the form of ``summary.json``.
 
-    ``said``: what earlier runs have read from records, by source number and place.
+    ``said``: what earlier runs have read from records, by source number and place; ``delay_stores``: files by source.
     """
     lines = [(row["source"], *line.split(" ")) for row in rows for line in row["text"].splitlines()]
     parts = [(number, *map(int, numbers), digits) for number, *numbers, digits in lines]
     parts.sort(key=lambda one: (-one[1], one[0], one[2], one[6]))
     found = []
+    wanted = [
+        {int(digits[16:], 16): due for number, _, due, _, _, place, digits in parts[:LATE_MOST]
+         if number == source and place == NONE and int(digits[:16], 16) == _SIGN}
+        for source in range(len(sources))
+    ]  # fmt: skip
+    waiting = [_said_waiting(*one) for one in zip(sources, delay_stores or [[]] * len(sources), wanted, strict=True)]
     for number, late, due, named, waits, place, digits in parts[:LATE_MOST]:
+        mine = int(digits[:16], 16) == _SIGN
         if place == NONE:
-            topic = key = unique = None
+            topic, key, unique = waiting[number].get(int(digits[16:], 16)) or (None, None, None)
         else:
             topic, key, unique = (said or {}).get((number, place)) or said_of(sources[number], plans[number], place)
         topic = topic or topics.get(named, "")
-        mine = int(digits[:16], 16) == _SIGN
         found.append({
             "source": sources[number].name,
             "topic": _cut(topic),
-            "key": key,
-            "message_id": unique,
+            "key": _cut(key),
+            "message_id": _cut(unique),
             "delay_id": f"{int(digits[16:], 16):x}" if mine else None,
             "due_ms": due,
             "lateness_ms": late,
             "overdue": bool(waits),
             "offset": None if place == NONE else place,
         })  # fmt: skip
+    return found
+
+
+def _said_waiting(source: LogSource, files: Sequence[SpillFile], dues: Mapping[int, int]) -> dict[int, Said]:
+    """What the records of messages that wait say, by delay id (without its leading bit); ``dues``: of whom."""
+    found: dict[int, Said] = {}
+    if not dues:
+        return found
+    look = Look(max(dues.values()), _said, np.array(sorted(dues), np.int64) + _OURS)
+    storage = storage_for(source.path, source.storage)
+    for file in files:
+        try:
+            for rows in read_spill_file(storage, file, look):
+                found |= {int(rows.ids[index]) - _OURS: said for index, said in rows.overdue.items()}
+        except (StorageError, StoreError, OSError):
+            continue  # a live broker has moved or finished what was in it
+        if len(found) == len(dues):
+            break
     return found
 
 
@@ -149,7 +182,7 @@ def _read(source: LogSource, segment: LogSegment, at: int) -> bytes | None:
     return data[:size]
 
 
-def _said(record: bytes | None) -> tuple[str | None, str | None, str | None]:
+def _said(record: bytes | None) -> Said:
     """Topic, key and message id in a record; None each if it is not readable."""
     if record is None:
         return None, None, None

@@ -6,7 +6,7 @@ into a run it may be in two files. Then it is read twice with one id, which the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -47,7 +47,7 @@ from store.spill.rows.format import (
 from store.spill.rows.manifest import Manifest
 from store.spill.rows.run_shape import RunShape
 
-__all__ = ["Rows", "SpillFile", "SpillMovedError", "plan_spill", "read_spill_file"]
+__all__ = ["Look", "Rows", "SpillFile", "SpillMovedError", "plan_spill", "read_spill_file"]
 
 _PLAN_TRIES = 5
 _WINDOW = 4 << 20
@@ -99,9 +99,30 @@ class Rows:
     ids: Longs = field(default_factory=lambda: np.empty(0, np.int64))
     versions: Longs = field(default_factory=lambda: np.empty(0, np.int64))
     live: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-    overdue: dict[int, tuple[bytes, int]] = field(default_factory=dict)
+    overdue: dict[int, Any] = field(default_factory=dict)
+    """What `Look.take` picked from a record, by place of its row."""
     cancels: bool = False
     damage: dict[str, Any] | None = None
+
+
+def _topic_and_birth(record: bytes) -> tuple[bytes, int]:
+    topic, _, _ = record_fields(record)
+    return topic.encode(), int(_BORN_MS.unpack_from(record)[0])
+
+
+@dataclass(frozen=True)
+class Look:
+    """Which records of a delay store are read: those of messages that wait and were due by ``as_of_ms``; with ``ids``
+    only those of these messages, and nothing behind the last of them. ``take`` picks what is kept of a record."""
+
+    as_of_ms: int
+    take: Callable[[bytes], Any] = _topic_and_birth
+    ids: Longs | None = None
+
+    def places(self, rows: Rows) -> Longs:
+        """The places of the rows whose records are read."""
+        found = rows.live & (rows.dues <= self.as_of_ms)
+        return np.flatnonzero(found if self.ids is None else found & np.isin(rows.ids, self.ids))
 
 
 def joined(rows: Iterator[Rows], at_least: int = 16_384) -> Iterator[Rows]:
@@ -122,7 +143,7 @@ def joined(rows: Iterator[Rows], at_least: int = 16_384) -> Iterator[Rows]:
 
 
 def _join(parts: list[Rows]) -> Rows:
-    overdue: dict[int, tuple[bytes, int]] = {}
+    overdue: dict[int, Any] = {}
     before = 0
     for part in parts:
         overdue |= {before + index: value for index, value in part.overdue.items()}
@@ -236,7 +257,7 @@ def _done_sets(section: bytes) -> dict[int, bytes]:
     return found
 
 
-def read_spill_file(storage: Storage, file: SpillFile, as_of_ms: int) -> Iterator[Rows]:
+def read_spill_file(storage: Storage, file: SpillFile, look: Look) -> Iterator[Rows]:
     """Yield the records and cancels of one file.
 
     Raises SpillMovedError if the file is gone, StoreError or StorageError if it cannot be read.
@@ -249,12 +270,12 @@ def read_spill_file(storage: Storage, file: SpillFile, as_of_ms: int) -> Iterato
             raise SpillMovedError(f"{file.path}: {error}") from error
         done = DoneSet.decode(file.done)[0] if file.done else DoneSet()
         if file.shape is None:
-            yield from joined(_segment(handle, file, done, as_of_ms))
+            yield from joined(_segment(handle, file, done, look))
         else:
-            yield from joined(_run(handle, records, file, done, as_of_ms))
+            yield from joined(_run(handle, records, file, done, look))
 
 
-def _segment(handle: StoredFile, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
+def _segment(handle: StoredFile, file: SpillFile, done: DoneSet, look: Look) -> Iterator[Rows]:
     seed = frame_seed(file.store_id)
     position, ordinal = FILE_HEADER_BYTES, 0
     while position + FRAME_BYTES <= file.size:
@@ -270,7 +291,7 @@ def _segment(handle: StoredFile, file: SpillFile, done: DoneSet, as_of_ms: int) 
                 ordinals = np.arange(ordinal, ordinal + frame.count, dtype=np.int64)
                 _mark_live(rows, ordinals, file, done)
                 begin = at + FRAME_BYTES + frame.count * FRAME_ROW_BYTES
-                _read_overdue(rows, _starts(data, at, frame.count) + begin, data, as_of_ms)
+                _read_overdue(rows, _starts(data, at, frame.count) + begin, data, look)
                 ordinal += frame.count
             if frame.count:
                 yield rows
@@ -282,7 +303,7 @@ def _segment(handle: StoredFile, file: SpillFile, done: DoneSet, as_of_ms: int) 
             data = handle.read(position, more)
             if read_frame(data, 0, file.base + position, seed) is None:
                 return
-            yield from _one_large_frame(data, ordinal, file, done, as_of_ms)
+            yield from _one_large_frame(data, ordinal, file, done, look)
             ordinal += _frame_ordinals(data)
             at = more
         position += at
@@ -293,12 +314,12 @@ def _frame_ordinals(data: bytes) -> int:
     return 0 if kind == CANCEL else int(count)
 
 
-def _one_large_frame(data: bytes, ordinal: int, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
+def _one_large_frame(data: bytes, ordinal: int, file: SpillFile, done: DoneSet, look: Look) -> Iterator[Rows]:
     kind, count = _KIND_AND_COUNT.unpack_from(data)
     rows = _frame_rows(data, 0, kind, count)
     if kind != CANCEL:
         _mark_live(rows, np.arange(ordinal, ordinal + count, dtype=np.int64), file, done)
-        _read_overdue(rows, _starts(data, 0, count) + FRAME_BYTES + count * FRAME_ROW_BYTES, data, as_of_ms)
+        _read_overdue(rows, _starts(data, 0, count) + FRAME_BYTES + count * FRAME_ROW_BYTES, data, look)
     yield rows
 
 
@@ -332,18 +353,14 @@ def _mark_live(rows: Rows, ordinals: Longs, file: SpillFile, done: DoneSet) -> N
     rows.live = own & ~done.mask(ordinals)
 
 
-def _read_overdue(rows: Rows, starts: Longs, data: bytes, as_of_ms: int) -> None:
-    """Read topic and born time of overdue records; other records are not read."""
-    for index in np.flatnonzero(rows.live & (rows.dues <= as_of_ms)).tolist():
-        rows.overdue[index] = _topic_and_birth(data[starts[index] :])
+def _read_overdue(rows: Rows, starts: Longs, data: bytes, look: Look) -> None:
+    """Read the overdue records that ``look`` chooses; other records are not read."""
+    for index in look.places(rows).tolist():
+        begin = int(starts[index])
+        rows.overdue[index] = look.take(data[begin : begin + record_size(data, begin)])
 
 
-def _topic_and_birth(record: bytes) -> tuple[bytes, int]:
-    topic, _, _ = record_fields(record[: record_size(record)])
-    return topic.encode(), int(_BORN_MS.unpack_from(record)[0])
-
-
-def _run(handle: StoredFile, records: StoredFile, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
+def _run(handle: StoredFile, records: StoredFile, file: SpillFile, done: DoneSet, look: Look) -> Iterator[Rows]:
     assert file.shape is not None
     shape = RunShape.unpack(file.shape)
     seed = page_seed(file.store_id, file.number)
@@ -365,15 +382,16 @@ def _run(handle: StoredFile, records: StoredFile, file: SpillFile, done: DoneSet
             why = str(error)
             yield Rows(damage={"file": file.path, "offset": at, "bytes": shape.page_bytes, "why": why, "torn": False})
             continue
+        if look.ids is not None and len(page) and page.dues[0] > look.as_of_ms:
+            return
         rows = Rows(page.dues.astype(np.int64), page.ids.astype(np.int64), page.versions.astype(np.int64))
         _mark_live(rows, np.arange(page.first, page.first + len(page), dtype=np.int64), file, done)
-        late = np.flatnonzero(rows.live & (rows.dues <= as_of_ms))
+        late = look.places(rows)
         if shape.is_index:
             for index in late.tolist():
-                record = records.read(int(page.starts[index]), int(page.sizes[index]))
-                rows.overdue[index] = _topic_and_birth(record)
+                rows.overdue[index] = look.take(records.read(int(page.starts[index]), int(page.sizes[index])))
         elif len(late):
             low, high = int(page.starts[late[0]]), int(page.starts[late[-1]] + page.sizes[late[-1]])
             data = handle.read(low, high - low)
-            _read_overdue(rows, page.starts - low, data, as_of_ms)
+            _read_overdue(rows, page.starts - low, data, look)
         yield rows

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from bench.lateness.logs.delays import CANCELLED, LIVE, SEEN, TIMED, topic_id
 from bench.lateness.logs.schemas import DELAY_SCHEMA, GAP, TOPIC_NAME, arrow_schema
-from bench.lateness.logs.spill_files import Rows, SpillFile, read_spill_file
+from bench.lateness.logs.spill_files import Look, Rows, SpillFile, read_spill_file
 from bench.lateness.logs.storage import Storage
 
 __all__ = ["spill_rows"]
@@ -24,7 +24,7 @@ def spill_rows(storage: Storage, file: SpillFile, number: int, as_of_ms: int) ->
     file cannot be read.
     """
     topics: dict[bytes, int] = {}
-    for rows in read_spill_file(storage, file, as_of_ms):
+    for rows in read_spill_file(storage, file, Look(as_of_ms)):
         if rows.damage is None:
             yield _batch(rows, number, topics)
         else:
