@@ -55,8 +55,8 @@ def need_whole_log(shard: Shard, next_offset: int) -> None:
     """Raise TakeoverError if a queue ends before the offset up to which it was read."""
     if next_offset < shard.read_from:
         raise TakeoverError(
-            f"{shard.name}: the queue ends at {next_offset}, but {shard.read_from} was read already: the broker has "
-            "lost the end of its log. The same offsets now name other messages"
+            f"{shard.name}: the queue ends at {next_offset}, but {shard.read_from} was read already: the topic was "
+            "deleted, or its broker has lost the end of its log. The same offsets now name other messages"
         )
 
 
