@@ -410,7 +410,7 @@ PLANTED: dict[str, Plant] = {
     ),
     "the scan for delay ids is too short": Plant(swap((DelayPlugin, "_restore", _scan_too_short)), Kind.TWICE),
     "the scan for level copies is left out": Plant(
-        swap((LevelProgress, "_marks", lambda *_: {})), Kind.TWICE, share=0, fond="crash"
+        swap((LevelProgress, "_marks", lambda *_: {})), Kind.TWICE, share=0, fond="crash", first=7
     ),
     "a claim is not checked against a cancel": Plant(
         swap((Deliverer, "deliver", _claim_unchecked), _UNNOTICED), *(Kind.COMMAND, Kind.TWICE)
@@ -467,6 +467,7 @@ PLANTED: dict[str, Plant] = {
         *(*_LOST, Kind.CHECK),
         share=0,
         fond="lost deliveries",
+        first=5,
     ),
     "the journal's end is not zeroed": Plant(
         swap((store.spill.upkeep.opening, "cut_behind", lambda _: None)),
@@ -500,6 +501,7 @@ PLANTED: dict[str, Plant] = {
         *(Kind.COMMAND, Kind.TWICE, Kind.REFUSED, Kind.BATCH),
         share=0,
         fond="write is torn",
+        first=9,
     ),
     "zeros whose sync has failed are not written again": Plant(
         swap((File, "clear", _clear_what_reads_as_something)), *_GONE, share=0, fond="end is torn"

@@ -105,7 +105,7 @@ PLANTED_PENDING: dict[str, Plant] = {
         (MessageRows, "sync", lambda _: None), kinds=_WRONG, share=0, fond="pending and crash"
     ),
     "a restart forgets the delay of a moved message": _plant(
-        (changes, "sent_delay_ms", _delay_until_due), kinds=(Kind.COMMAND,), share=0
+        (changes, "sent_delay_ms", _delay_until_due), kinds=(Kind.COMMAND,), share=0, first=21
     ),
     "a bulk cancel is not journalled": _plant((SpillStore, "cancel_many", _not_journalled), kinds=(Kind.COMMAND,)),
     "a bulk cancel's cursor passes what is due in the same millisecond": _plant(
