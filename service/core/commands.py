@@ -26,8 +26,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -66,10 +65,10 @@ class CommandTable:
 
     __slots__ = (
         "_answered",
-        "_held",
         "_origins",
         "_rolls",
         "_unsure",
+        "_unsure_of",
         "asked",
         "cancelled",
         "changing",
@@ -91,10 +90,9 @@ class CommandTable:
         self.gone: list[int] = []
         """Cancelled and rolled entries that the cache still has."""
         self._answered: dict[int, Line] = {}  # moves that have a verdict, by the progress, and it was not read yet
-        self._unsure: dict[
-            int, int
-        ] = {}  # commands whose verdict may be what could not be read, and the entry's origin
-        self._held: Counter[int] = Counter()  # those origins
+        # Commands whose verdict may be what could not be read, with their entry's origin; and the other way round.
+        self._unsure: dict[int, int] = {}
+        self._unsure_of: dict[int, list[int]] = {}
         self._rolls = array("q")  # ascending, with the entry that a sender wrote beside it
         self._origins = array("q")
 
@@ -117,12 +115,12 @@ class CommandTable:
             self._answered.clear()
         for at, line in self.asked.items():
             if at not in self._unsure and line.kind in (LineKind.CANCEL, LineKind.MOVE):
-                self._unsure[at] = self.origin_of(line.about)
-                self._held[self._unsure[at]] += 1
+                origin = self._unsure[at] = self.origin_of(line.about)
+                self._unsure_of.setdefault(origin, []).append(at)
 
     def may_change(self, offset: int) -> bool:
         """Whether an unreadable verdict may have moved or cancelled an entry: then it waits for a new verdict."""
-        return bool(self._held) and self._held[self.origin_of(offset)] > 0
+        return bool(self._unsure_of) and self.origin_of(offset) in self._unsure_of
 
     def judged(self, line: Line, entry: int, done: DoneEntries, first: int) -> CommandVerdict | None:
         """The verdict on a command if its entry is done or there is none; None if the entry waits.
@@ -144,11 +142,11 @@ class CommandTable:
         self._answered.pop(line.about, None)
         if self._unsure:
             # Commands for one entry are decided in their order: what changes it stands behind all earlier verdicts.
-            origin = self.origin_of(line.entry) if self.changes(line) else -1
-            for at in [at for at, of in self._unsure.items() if at == line.about or (of == origin and at < line.about)]:
+            of_entry = self._unsure_of.get(self.origin_of(line.entry), ()) if self.changes(line) else ()
+            for at in {line.about, *(at for at in of_entry if at < line.about)} & self._unsure.keys():
                 finished.append(at)
                 self.asked.pop(at, None)
-                self._held -= Counter((self._unsure.pop(at),))
+                self._sure(at)
         if not self.changes(line):
             return finished
         if line.due_ms > 0:
@@ -159,6 +157,14 @@ class CommandTable:
         self.gone.append(line.entry)
         return [*finished, line.entry]
 
+    def _sure(self, command: int) -> None:
+        """Note that the verdict on a command was read, or is known to be no longer needed."""
+        origin = self._unsure.pop(command)
+        left = self._unsure_of[origin]
+        left.remove(command)
+        if not left:
+            del self._unsure_of[origin]
+
     def cancel(self, offset: int) -> None:
         """Note that an entry was cancelled, also under the offset by which its sender knows it."""
         for name in (offset, self.origin_of(offset)):
@@ -167,10 +173,16 @@ class CommandTable:
                 self.fresh.append(name)
         self._trim()
 
-    def learn(self, offsets: Iterable[int], forgot: int) -> None:
-        """Take over the contents of a progress record."""
-        for offset in offsets:
-            self.cancelled[offset] = None
+    def learn(self, offsets: Sequence[int], forgot: int) -> None:
+        """Take over the contents of a progress record.
+
+        Both lists are parts of one, in the order of the verdicts. Joined in that order, the latest ones stay known,
+        however often the same record is read: a follower reads it every few seconds.
+        """
+        told = set(offsets)
+        own = list(self.cancelled)
+        begin = next((at for at, offset in enumerate(own) if offset in told), len(own))
+        self.cancelled = dict.fromkeys((*own[:begin], *offsets, *own[begin:]))
         self.forgot = max(self.forgot, forgot)
         self._trim()
 
@@ -187,6 +199,11 @@ class CommandTable:
         if not self._rolls or roll > self._rolls[-1]:
             self._rolls.append(roll)
             self._origins.append(origin)
+
+    def followed(self, low: int) -> None:
+        """Forget what a follower would collect for ever: it writes no progress. ``low`` as in `prune`."""
+        self.fresh.clear()
+        self.prune(low)
 
     def prune(self, low: int) -> None:
         """Forget rolls below an offset, all of which are done."""

@@ -101,10 +101,11 @@ class Shard:
     def follow(self, picture: Picture) -> list[int]:
         """Mark as done what the owner has done; returns these entries."""
         news = picture.done.beyond(self.done)
-        for offset in news:
-            self.done.add(offset)
-        self.done.raise_to(picture.done.low)
+        self.done.merge(picture.done.low, news)
         self.commands.learn(picture.cancelled, picture.forgot)
+        if self.state is OwnerState.FOLLOWER:  # the first record of its takeover will have everything
+            self._fresh.clear()
+            self.commands.followed(self.done.low)
         return news
 
     @property

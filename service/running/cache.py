@@ -35,6 +35,8 @@ CHECKPOINT_MS = 1000
 BACKOFF_MAX_MS = 5000
 """Longest pause between two tries of what failed: of each topic that is away, the first few messages."""
 TRY_AGAIN_MS = 500
+DROPPED_AT_ONCE = 256
+"""Entries that are dropped in one hold of the delivery lock."""
 _NO_HOST = bytes(8)
 _NEVER_MS = 1 << 40
 
@@ -129,13 +131,17 @@ class ShardCache:
         return [self.plugin.view(delay_id(epoch, offset)) for offset in offsets]
 
     def drop(self, offsets: Sequence[int]) -> None:
-        """Remove entries that are done but were not delivered from here. Raises StoreError."""
+        """Remove entries that are done but were not delivered from here. Raises StoreError.
+
+        They may be very many: after a bulk cancel, and at a takeover. So deliveries get the lock in between.
+        """
         plugin = self.plugin
-        with plugin.lock:
-            plugin.sweeper.publish_all()
-            for offset in offsets:
-                self._not_failed(plugin.spill.find(delay_id(plugin.spill.epoch, offset)))
-                plugin.spill.cancel(delay_id(plugin.spill.epoch, offset))
+        for begin in range(0, len(offsets), DROPPED_AT_ONCE):
+            with plugin.lock:
+                plugin.sweeper.publish_all()
+                for offset in offsets[begin : begin + DROPPED_AT_ONCE]:
+                    self._not_failed(plugin.spill.find(delay_id(plugin.spill.epoch, offset)))
+                    plugin.spill.cancel(delay_id(plugin.spill.epoch, offset))
 
     def look(self, offsets: Sequence[int]) -> list[CachedEntry | None]:
         """Those of the given entries that wait."""

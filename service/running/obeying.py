@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 from typing import Protocol
 
 from broker_plugin.rules.properties import DUE_MAX_MS
@@ -22,7 +22,7 @@ from remoting.pending_rules import past_fault
 from service.core.commands import CommandVerdict, Decision
 from service.core.lines import Line, LineKind
 from service.core.states import OwnerState
-from service.link.clock import wall_ms
+from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import Fate, fate_of
 from service.running.asking import answer_to
 from service.running.cache import CachedEntry, ShardCache
@@ -35,6 +35,8 @@ __all__ = ["Clerk", "Employer"]
 
 AT_ONCE = 256
 """Commands that are looked at together."""
+WRITES_MAX = 1024
+"""Most verdicts under way. More would wait behind each other until nobody believes in their answers any more."""
 EVERY_MS = 200
 """How often commands that could not be decided are looked at again."""
 ANSWER_BYTES_MAX = 2 << 20
@@ -61,6 +63,9 @@ class Clerk:
         self._wake = asyncio.Event()
         self._bodies: dict[int, bytes] = {}
         self._open: set[int] = set()  # commands whose verdict is on its way
+        self._stuck: set[int] = set()  # commands that could not be decided when they were looked at
+        self._blocked: set[int] = set()  # the origins of their entries: commands on one entry keep their order
+        self._again_ms = 0  # when these are looked at again
         self._writes: set[asyncio.Task[None]] = set()
         self.unsure = Unsure(owner)
 
@@ -100,9 +105,10 @@ class Clerk:
         cache, table = self._owner.cache, self._owner.shard.commands
         if cache is None:
             return
-        gone, table.gone = table.gone, []
+        gone = list(table.gone)
         if gone:
             await asyncio.to_thread(cache.drop, gone)
+            del table.gone[: len(gone)]  # only now: they would be listed until they are due if this fails or is ended
         for entry, due_ms in list(table.changing.items()):
             await asyncio.to_thread(cache.move, entry, due_ms)
             if table.changing.get(entry) == due_ms:
@@ -111,24 +117,44 @@ class Clerk:
     # ------------------------------------------------------------------------------------------------ deciding
 
     async def _decide(self) -> None:
+        """Look at all open commands, some at a time: those that cannot be decided now must not keep others waiting."""
+        table = self._owner.shard.commands
+        begun_ms = mono_ms()
+        is_round = begun_ms >= self._again_ms
+        if is_round:
+            self._again_ms = begun_ms + EVERY_MS
+            self._stuck.clear()
+            self._blocked.clear()
+        lines = [line for at, line in table.asked.items() if at not in self._open and at not in self._stuck]
+        for begin in range(0, len(lines), AT_ONCE):
+            if len(self._writes) >= WRITES_MAX:
+                return  # what is read next wakes this up
+            await self._decide_some([line for line in lines[begin : begin + AT_ONCE] if line.offset in table.asked])
+        if is_round:
+            self._again_ms = max(self._again_ms, mono_ms() + 4 * (mono_ms() - begun_ms))
+
+    async def _decide_some(self, lines: Sequence[Line]) -> None:
         cache, table = self._owner.cache, self._owner.shard.commands
         assert cache is not None
-        lines = list(islice((line for at, line in table.asked.items() if at not in self._open), AT_ONCE))
         entries = [await self._place(line) for line in lines]
         found = await asyncio.to_thread(cache.look, entries)
-        blocked: set[int] = set()  # commands on one entry keep their order
         for line, entry, look in zip(lines, entries, found, strict=True):
             if line.kind is LineKind.ASK:
                 await self._answer(line)
-            elif entry not in blocked and not await self._judge(line, entry, look):
-                blocked.add(entry)
+                continue
+            origin = table.origin_of(entry)
+            if origin in self._blocked or not await self._judge(line, entry, look):
+                self._stuck.add(line.offset)
+                self._blocked.add(origin)
 
     async def _place(self, line: Line) -> int:
         """The present offset of the entry that a command is about; -1 if there is none."""
         shard = self._owner.shard
         about = line.about
+        if line.kind is LineKind.ASK or about not in shard.done:
+            return about  # what was rolled is done, so its place need not be looked for
         place = shard.commands.place_of(about)
-        if line.kind is LineKind.ASK or place != about or about not in shard.done or about in shard.commands.cancelled:
+        if place != about or about in shard.commands.cancelled:
             return place
         if not 0 <= about < line.offset:
             return -1

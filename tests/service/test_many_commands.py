@@ -1,0 +1,272 @@
+"""Very many commands at once, as of a bulk change: nobody waits for what cannot be decided, nothing piles up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from remoting.codes import FLAG_RESPONSE
+from remoting.command import RemotingCommand
+from remoting.messages.message import Message, decode_record, encode_record
+from remoting.messages.properties import get_property
+from service.core import commands
+from service.core.calm import Calm
+from service.core.commands import CommandTable
+from service.core.done_entries import DoneEntries
+from service.core.lines import Line, LineKind
+from service.core.progress import Picture, ProgressRecord, TargetQueue, read_record
+from service.core.shard import Shard
+from service.link.cluster import ClusterLink, Pull
+from service.running import obeying
+from service.running.cache import CachedEntry, ShardCache
+from service.running.instance_counts import InstanceCounts
+from service.running.obeying import AT_ONCE, Clerk
+from store.disk.errors import StoreError
+
+NAME = "broker-e/0"
+QUEUE = ("orders", "broker-a", 0)
+FAR_MS = 1 << 50
+SKEWED_MS = 100_000
+"""Later than everything that may be in doubt at time 0."""
+
+
+def picture(cancelled: Sequence[int], forgot: int = 0, low: int = 0) -> Picture:
+    done = DoneEntries(low)
+    for offset in cancelled:
+        done.add(offset)
+    record = ProgressRecord(NAME, 0, 0, low, -1, {}, done=done, cancelled=cancelled, forgot=forgot)
+    return Picture.of([read_record(record.encode())])
+
+
+# ------------------------------------------------------------------------------------------------ what is known
+
+
+def test_a_progress_that_is_read_again_forgets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain may have more than are known: its snapshot has as many, and its changes some more."""
+    monkeypatch.setattr(commands, "CANCELLED_MAX", 100)
+    chain = list(range(1000, 1150))
+    table = CommandTable()
+    for _ in range(3):
+        table.learn(chain, 5)
+        assert (list(table.cancelled), table.forgot) == (chain[-100:], 1050)
+
+
+def test_both_parts_of_the_list_are_joined_in_the_order_of_the_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "CANCELLED_MAX", 6)
+    table = CommandTable()
+    table.learn([7, 3, 9], 0)
+    for offset in (4, 1):
+        table.cancel(offset)  # their verdicts were read, and the owner's progress does not have them yet
+    table.learn([3, 9, 4], 0)
+    assert list(table.cancelled) == [7, 3, 9, 4, 1]
+    table.learn([4, 1, 8, 2], 0)
+    assert (list(table.cancelled), table.forgot) == ([3, 9, 4, 1, 8, 2], 8)
+    table.learn([], 0)
+    assert list(table.cancelled) == [3, 9, 4, 1, 8, 2]
+
+
+def test_a_follower_collects_nothing_for_ever() -> None:
+    """It reads what others write, for months, and writes no progress."""
+    shard = Shard(NAME)
+    shard.load(Picture(), 0)
+    entries = [Line(at, LineKind.ENTRY, FAR_MS) for at in range(1, 51)]
+    shard.read([Line(0, LineKind.TAKEOVER, owner="other"), *entries], 51, 0)
+    rolls = [Line(50 + at, LineKind.ROLL, FAR_MS, generation=0, about=at, entry=at) for at in range(1, 51)]
+    shard.read(rolls, 101, 0)
+    assert shard.is_changed and shard.commands.place_of(7) == 57
+    shard.follow(picture([], low=60))
+    assert not shard.is_changed and not shard.commands.fresh
+    assert shard.commands.place_of(7) == 57, "its roll is done, and half of the rolls are not"
+    shard.follow(picture([], low=101))
+    assert shard.commands.place_of(7) == 7
+
+
+@pytest.mark.parametrize("count", [4000])
+def test_a_damaged_record_behind_many_commands_is_no_hang(count: int) -> None:
+    """Each may be the one whose verdict cannot be read. Every verdict went through all of them before."""
+
+    def seconds(commands_: int) -> float:
+        table, done = CommandTable(), DoneEntries()
+        for at in range(commands_):
+            table.read(Line(commands_ + at, LineKind.CANCEL, about=at), done)
+        table.ask_again()
+        begin = time.process_time()
+        for at in range(commands_):
+            assert table.may_change(at)
+            table.saw_verdict(
+                Line(3 * commands_ + at, LineKind.VERDICT, about=commands_ + at, entry=at, verdict="done"), done
+            )
+            assert not table.may_change(at)
+        assert not table.asked
+        return time.process_time() - begin
+
+    small = seconds(count // 8)
+    assert seconds(count) < 30 * small + 0.05, "64 times as long, if each looks at all others"
+
+
+# ------------------------------------------------------------------------------------------------ the clerk
+
+
+_NOW_MS = [0]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is told."""
+    monkeypatch.setattr(obeying, "mono_ms", lambda: _NOW_MS[0])
+
+
+class _Cache:
+    """What waits: entry to due time."""
+
+    def __init__(self, due_ms: dict[int, int]) -> None:
+        self.due_ms = due_ms
+        self.dropped: list[int] = []
+        self.full = False
+
+    def look(self, offsets: Sequence[int]) -> list[CachedEntry | None]:
+        return [CachedEntry(at, self.due_ms[at]) if at in self.due_ms else None for at in offsets]
+
+    def drop(self, offsets: Sequence[int]) -> None:
+        if self.full:
+            raise StoreError("the disk is full")
+        self.dropped += offsets
+
+
+class _Office:
+    """The owner of a shard, and its cluster: a verdict is stored at once, and read when the test says so."""
+
+    def __init__(self, entries: dict[int, int], doubts: bool) -> None:
+        self.name, self.tally, self.calm = NAME, InstanceCounts(), Calm()
+        self.queue: TargetQueue = ("TIMEWHEEL", "broker-e", 0)
+        self.cluster = cast(ClusterLink, self)
+        self.is_filled = True
+        self.store = _Cache(entries)
+        self.cache = cast(ShardCache, self.store)
+        self.verdicts: list[Line] = []
+        self.read_to = 0
+        shard = self.shard = Shard(NAME)
+        shard.take_over("me")
+        before = Picture(generation=0, takeovers={0: 0}, tails={QUEUE: 0}) if doubts else Picture()
+        shard.load(before, 0)
+        lines = [Line(0, LineKind.TAKEOVER, owner="other"), *(Line(at, LineKind.ENTRY) for at in sorted(entries))]
+        end = max(entries) + 1
+        shard.read([*lines, Line(end, LineKind.TAKEOVER, owner="me")], end + 1, 0)
+        shard.settle(before, 0)
+        assert shard.record() is not None
+        shard.saved()
+        self.clerk = Clerk(self)
+
+    def ask(self, *abouts: int) -> list[int]:
+        """Cancels are read; their offsets."""
+        first = self.shard.read_to
+        lines = [Line(first + at, LineKind.CANCEL, about=about) for at, about in enumerate(abouts)]
+        self.shard.read(lines, first + len(lines), 0)
+        self.clerk.saw(cast(Any, None), lines[-1])
+        return [line.offset for line in lines]
+
+    def read_verdicts(self) -> None:
+        first = self.shard.read_to
+        lines = self.verdicts[self.read_to :]
+        self.read_to = len(self.verdicts)
+        moved = [
+            Line(first + at, LineKind.VERDICT, 0, "", line.generation, line.about, line.entry, line.verdict)
+            for at, line in enumerate(lines)
+        ]
+        self.shard.read(moved, first + len(moved), 0)
+        if moved:
+            self.clerk.saw(cast(Any, None), moved[-1])
+
+    async def step(self) -> None:
+        """One step, a second later: what could not be decided may be looked at again."""
+        _NOW_MS[0] += 1000
+        self.clerk.saw(cast(Any, None), Line(0))
+        await self.clerk.step()
+
+    async def pull(self, _queue: object, offset: int, *, wait: bool) -> Pull:
+        assert not wait
+        message = Message("TIMEWHEEL", 0, 0, 0, 1, bytes(8), 0, 0, b"body", "TW_TOPIC\x01orders\x02")
+        stored = decode_record(encode_record(message, bytes(8), 1))
+        stored.queue_offset = offset
+        return Pull([stored], offset + 1)
+
+    async def connection(self, topic: str, broker: str) -> None:
+        """There is one."""
+
+    def send_now(self, _connection: None, _queue: object, text: str, _body: bytes) -> asyncio.Future[RemotingCommand]:
+        number = {name: int(get_property(text, f"TW_{name}") or -1) for name in ("GENERATION", "ABOUT", "ENTRY")}
+        verdict = get_property(text, "TW_VERDICT") or ""
+        self.verdicts.append(
+            Line(-1, LineKind.VERDICT, 0, "", number["GENERATION"], number["ABOUT"], number["ENTRY"], verdict)
+        )
+        reply: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        reply.set_result(RemotingCommand(0, 1, FLAG_RESPONSE, ext={"queueOffset": "7"}))
+        return reply
+
+    def answered(self) -> dict[int, str]:
+        """Command to verdict."""
+        return {line.about: line.verdict for line in self.verdicts}
+
+
+def test_commands_that_cannot_be_decided_keep_no_other_waiting() -> None:
+    """A bulk cancel begins with what is overdue; whether that was delivered is not known while its broker is away."""
+
+    async def work() -> None:
+        overdue = dict.fromkeys(range(1, AT_ONCE + 101), 1)
+        last = AT_ONCE + 101
+        office = _Office({**overdue, last: SKEWED_MS}, doubts=True)
+        office.ask(*overdue)
+        (far,) = office.ask(last)
+        for _ in range(4):
+            await office.step()
+        assert office.answered() == {far: "done"}
+        office.shard.scanned(QUEUE, [3], [])
+        for _ in range(8):
+            await office.step()
+            office.read_verdicts()
+        told = office.answered()
+        assert len(told) == AT_ONCE + 101
+        assert [verdict for verdict in told.values() if verdict != "done"] == ["too_late"]
+
+    asyncio.run(work())
+
+
+def test_two_commands_on_one_entry_are_decided_in_their_order() -> None:
+    async def work() -> None:
+        office = _Office({1: 1, 2: SKEWED_MS}, doubts=True)
+        first = office.ask(*[1] * (AT_ONCE + 2))
+        later = office.ask(2, 2)
+        for _ in range(3):
+            await office.step()
+            office.read_verdicts()
+        assert office.answered() == {later[0]: "done", later[1]: "already"}
+        office.shard.scanned(QUEUE, [], [])
+        for _ in range(8):
+            await office.step()
+            office.read_verdicts()
+        told = office.answered()
+        assert [told[at] for at in first] == ["done", *["already"] * (AT_ONCE + 1)]
+
+    asyncio.run(work())
+
+
+def test_what_is_cancelled_leaves_the_list_although_the_disk_is_full_for_a_while() -> None:
+    async def work() -> None:
+        office = _Office({1: FAR_MS, 2: FAR_MS}, doubts=False)
+        office.ask(1, 2)
+        await office.step()
+        office.read_verdicts()
+        office.store.full = True
+        with pytest.raises(StoreError):
+            await office.step()
+        assert not office.store.dropped
+        office.store.full = False
+        await office.step()
+        await office.step()
+        assert office.store.dropped == [1, 2]
+
+    asyncio.run(work())
