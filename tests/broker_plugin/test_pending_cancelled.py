@@ -241,3 +241,28 @@ def test_what_no_row_was_written_of_is_not_remembered(monkeypatch: pytest.Monkey
     rooms = desk.world.plugin.rooms
     assert rooms is not None
     assert (rooms.cancelled.owed_count, rooms.cancelled.lacking_count) == (0, 0)
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_rows_of_a_write_that_failed_are_not_left_behind_later_ones(
+    monkeypatch: pytest.MonkeyPatch, clears: bool
+) -> None:
+    """They got through, and nothing was cancelled. A start voids untrue rows from the end on, up to a true one."""
+    desk = Desk()
+    sent = [desk.send(FAR + at, __DELAYKEY=f"k{at}") for at in range(4)]
+    disk = desk.world.disk
+
+    def fault(operation: str, path: Path) -> None:
+        if path.parent.name == "cancelled" and operation in ("pwrite", "truncate" if not clears else ""):
+            raise StoreError(f"{path}: the disk does not write")
+
+    disk.fault = fault
+    monkeypatch.setattr(disk.rng, "randint", lambda _, most: most)
+    with pytest.raises(StoreError):
+        desk.desk.change_matching(PendingQuery(key_prefix="k"), PendingVerb.CANCEL, NOW, dry_run=False)
+    monkeypatch.undo()
+    disk.fault = None
+    assert desk.change(sent[3]).verdict is V.DONE
+    desk.world.store.flusher.sync_all()
+    desk.world.kill()
+    assert [row_says(desk, offset) for offset in sent] == [False] * 3 + [True]

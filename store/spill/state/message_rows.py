@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -36,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remoting.messages.checksum import crc32
+from store.disk.errors import StoreError
 from store.disk.file import File
 from store.disk.files import Files
 
@@ -127,6 +129,8 @@ class MessageRows:
         self._doubtful = False
         """Whether rows of the last file may be in the page cache only, and marked clean there. So after a failed sync;
         at open because the process before may have been killed before its sync, or after one that failed."""
+        self._torn = False
+        """Whether rows of a write that failed may stand behind those of the last file."""
         self._doubtful_names = False
         """Whether the process before may have been killed between creating a file and syncing the directory."""
         self._parts: list[_Part] = []
@@ -215,11 +219,27 @@ class MessageRows:
             while start < len(ids):
                 part = self._room()
                 end = min(len(ids), start + self._rows_a_file - part.count)
-                part.file.pwrite(data[start * _ROW.size : end * _ROW.size], part.count * _ROW.size)
+                self._write(part, data[start * _ROW.size : end * _ROW.size])
                 part.count += end - start
                 part.took(ids[start:end], dues[start:end])
                 self._written += end - start
                 start = end
+
+    def _write(self, part: _Part, data: bytes) -> None:
+        """Write rows behind those of a file; what a failed write has left there is cut off before."""
+        self._clear(part)
+        try:
+            part.file.pwrite(data, part.count * _ROW.size)
+        except StoreError:
+            self._torn = True
+            with suppress(StoreError):
+                self._clear(part)
+            raise
+
+    def _clear(self, part: _Part) -> None:
+        if self._torn:
+            part.file.truncate(part.count * _ROW.size)
+            self._torn = False
 
     def _room(self) -> _Part:
         if self._parts and self._parts[-1].count < self._rows_a_file:
