@@ -34,7 +34,9 @@ ONE_BY_ONE = (
 )
 SPARK = (
     "tests/bench/test_lateness_command.py",
+    "tests/bench/test_lateness_ended.py",
     "tests/bench/test_lateness_follow.py",
+    "tests/bench/test_lateness_minutes.py",
     "tests/bench/test_lateness_process.py",
     "tests/bench/test_lateness_spark.py",
     "tests/bench/test_lateness_spill.py",
