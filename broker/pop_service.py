@@ -58,6 +58,9 @@ class PopService:
         call_soon = parts.dispatcher.call_soon
         self._store = parts.store
         self._topics = parts.topics
+        self._call_soon = call_soon
+        self._moved_queues: dict[PopQueue, None] = {}  # whose offsets may move, not looked at yet
+        self._tells_moved = False
         self._long_poll = parts.long_poll
         self.in_flight = InFlight(parts.now_ms(), config.get_int("maxConsumerOffsetNum"))
         self.polls = PopPolls(parts.long_poll)
@@ -75,7 +78,7 @@ class PopService:
             has_topic=lambda name: parts.topics.get(name) is not None,
             need_topic=lambda name: call_soon(partial(self._make_topic, name)),
             journal=lambda: self.journal,
-            moved=lambda queues: call_soon(partial(self._moved, queues)),
+            moved=self._has_moved,
             unblocked=lambda queues: call_soon(partial(self._wake, queues)),
         )
         self.journal = self._open_journal(parts)
@@ -215,10 +218,21 @@ class PopService:
         except StoreError as error:
             _LOG.error("topic %s cannot be created, and messages to be delivered again wait for it: %s", name, error)
 
-    def _moved(self, queues: list[PopQueue]) -> None:
+    def _has_moved(self, queues: list[PopQueue]) -> None:
+        """Have the network loop look at queues whose offsets may move; it is woken once for many slices."""
+        self._moved_queues.update(dict.fromkeys(queues))
+        if not self._tells_moved:
+            self._tells_moved = True
+            self._call_soon(self._moved)
+
+    def _moved(self) -> None:
         """Commit offsets after messages were revived, and wake pops: there may be room in flight again."""
+        self._tells_moved = False  # first: what is added from now on is told anew
+        queues: list[PopQueue] = []
+        while self._moved_queues:
+            queues.append(self._moved_queues.popitem()[0])
         self.queues.moved(queues)
-        for queue in dict.fromkeys(queues):
+        for queue in queues:
             if self.queues.offers(queue):
                 self.polls.wake(normal_topic(queue.topic, queue.group), queue.group)
 

@@ -26,7 +26,17 @@ from typing import Any
 
 import numpy as np
 
-from bench.generator.pop_frames import ACK, POP, ack_frame, batch_ack_frame, frame, pop_frame, records, taken_by_queue
+from bench.generator.pop_frames import (
+    ACK,
+    POP,
+    Portion,
+    ack_frame,
+    batch_ack_frame,
+    frame,
+    pop_frame,
+    records,
+    taken_by_queue,
+)
 from bench.generator.receiver import GRACE_SECONDS, first_line
 
 __all__ = ["PopTask", "Popper", "main"]
@@ -255,7 +265,8 @@ class Popper:
     def _noted(self, ext: dict[str, str], body: bytes, received_us: int) -> list[bytes]:
         """Note what has come, for the first time or again."""
         due_us = (int(ext["popTime"]) + int(ext["invisibleTime"])) * 1000
-        again, unnamed = [], False
+        again: dict[tuple[str, int, int, int], Portion] = {}
+        unnamed = False
         for number, stored_ms, taken in records(body):
             known = number in self._due_us
             first_us = self._due_us.setdefault(number, due_us)
@@ -263,11 +274,14 @@ class Popper:
             if taken is not None or known:
                 self._rows.append((number, first_us, stored_ms * 1000, received_us))
                 unnamed |= taken is None
-            if taken is not None:
-                again.append(taken)
+            if taken is not None:  # of one pop and queue one entry acknowledges all, as Apache's client has it
+                same = again.setdefault((taken.retry, taken.queue_id, taken.start, taken.pop_ms), taken)
+                if same is not taken:
+                    same.offsets += taken.offsets
+        all_taken = [*again.values()]
         if unnamed:  # with its pops in RocksDB Apache's broker names the handles in the header alone
-            again += [taken for taken in taken_by_queue(ext) if taken.retry != "0"]
-        return [batch_ack_frame(self._task.topic, self._group, again)] if again else []
+            all_taken += [taken for taken in taken_by_queue(ext) if taken.retry != "0"]
+        return [batch_ack_frame(self._task.topic, self._group, all_taken)] if all_taken else []
 
 
 def main() -> int:

@@ -10,10 +10,11 @@ from broker.pop.retry_record import mark_text, revived
 from remoting.errors import RecordError
 from remoting.layout import OFFSET_AT, RECORD_BYTES_MIN
 from remoting.layout.table import LONG
+from store.disk.errors import StoreError
 from store.log.recent import adjacent_runs
 from store.pop.pop_queue import Batch, numbers_of
-from store.pop.retry_block import Copied, copied_slab
-from store.put.plugin_api import PutBlock, PutRecord, put_record_of
+from store.pop.retry_block import Copied, copies_of
+from store.put.plugin_api import PutRecord, put_record_of
 from store.put.put import Put
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ memory twice."""
 
 Claim = tuple[Batch, int]
 """A batch, and the bits of some of its messages."""
+Found = tuple[Batch, int, list[int], list[tuple[int, int]] | None]
+"""A batch, its bits, the messages that they stand for, and position and size of each; None: not looked up together."""
 
 
 class Copier:
@@ -49,42 +52,59 @@ class Copier:
 
     # ------------------------------------------------------------------------------------------------ many
 
-    def together(self, batches: list[Batch], topic: str) -> list[tuple[Put, list[Claim]]] | None:
-        """Make the copies of several batches, usually as one put; each put comes with the messages that it copies.
+    def groups(self, batches: list[Batch]) -> Iterator[list[Found]]:
+        """Look up the messages of batches, in groups that may be one put; a batch that has to be alone is a group."""
+        group: list[Found] = []
+        group_bytes = 0
+        for batch in batches:
+            bits = batch.waiting  # read once: a reset of the offset clears it from another thread
+            offsets = [*numbers_of(batch.start, bits)]
+            positions: list[tuple[int, int]] | None
+            try:
+                positions = self._places(batch, offsets)
+            except StoreError:  # it is said when the batch is read alone
+                positions = None
+            if positions is None:
+                yield [(batch, bits, offsets, None)]
+                continue
+            own_bytes = sum([size for _, size in positions])
+            if group and group_bytes + own_bytes > PUT_BYTES_MAX:
+                yield group
+                group, group_bytes = [], 0
+            group.append((batch, bits, offsets, positions))
+            group_bytes += own_bytes
+        if group:
+            yield group
+
+    def together(self, group: list[Found], topic: str) -> list[tuple[Put, list[Claim]]] | None:
+        """Make the copies of a group, usually as one put; each put comes with the messages that it copies.
 
         Returns None if the messages must be read one by one: they are few, not all in memory, or unusual records.
         Raises StoreError.
         """
-        if sum([batch.waiting.bit_count() for batch in batches]) < self.block_min:
-            return None
         copied = Copied()
-        claims: list[Claim] = []
-        positions: list[tuple[int, int]] = []
-        for batch in batches:
-            bits = batch.waiting  # read once: a reset of the offset clears it from another thread
-            offsets = [*numbers_of(batch.start, bits)]
-            own = self._places(batch, offsets)
-            if own is None:
+        wanted: list[tuple[int, int]] = []
+        for batch, _, offsets, positions in group:
+            if positions is None:
                 return None
-            copied.add(batch.name, offsets, batch.pop_ms, own)
-            positions += own
-            claims.append((batch, bits))
-        if not 0 < sum(copied.sizes) <= PUT_BYTES_MAX:
+            copied.add(batch.name, offsets, batch.pop_ms, positions)
+            wanted += positions
+        if len(wanted) < self.block_min or not 0 < sum(copied.sizes) <= PUT_BYTES_MAX:
             return None
-        data = self._read_runs(positions)
-        if data is None or any(batch.queue.gone for batch in batches):
+        data = self._read_runs(wanted)
+        if data is None or any(batch.queue.gone for batch, _, _, _ in group):
             return None
         copied.data = data
-        slab = copied_slab(copied, topic)
-        if slab is None:
+        copies = copies_of(copied, topic)
+        if copies is None:
             return None
-        block = PutBlock.of(slab, max([batch.due_ms for batch in batches]))
+        block = copies.block(max([batch.due_ms for batch, _, _, _ in group]))
         if block is not None:
             self.block_count += 1
-            return [(block, claims)]
+            return [(block, [(batch, bits) for batch, bits, _, _ in group])]
         puts: list[tuple[Put, list[Claim]]] = []
-        records = iter(slab.records())
-        for batch, bits in claims:
+        records = iter(copies.records())
+        for batch, bits, _, _ in group:
             while bits:
                 low = bits & -bits
                 bits ^= low

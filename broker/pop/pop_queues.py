@@ -67,6 +67,29 @@ class PopQueues:
                 self.in_flight.skip(queue, stored)
         return queue
 
+    def with_messages(self, group: str, topic: str, queue_ids: list[int]) -> list[int]:
+        """Leave out the queues that have nothing for a pop: `open` would change nothing, and all was handed out."""
+        ends = self._store.queues.table.get(topic)
+        if ends is None:
+            return []
+        if self._offsets.resets:
+            return queue_ids
+        popped, offsets = self.in_flight.queues_of(group, topic), self._offsets.of(group, topic)
+        found: list[int] = []
+        for queue_id in queue_ids:
+            queue = ends.get(queue_id)
+            if queue is None or not queue.count:
+                continue
+            known = popped.get(queue_id)
+            if (
+                known is None
+                or known.block is not None
+                or queue.count > known.next
+                or offsets.get(queue_id, -1) > known.published
+            ):
+                found.append(queue_id)
+        return found
+
     def is_current(self, queue: PopQueue) -> bool:
         """Whether `open` would change nothing: the group's offset was neither reset nor moved further by others."""
         name = queue.group, queue.topic, queue.queue_id

@@ -37,11 +37,11 @@ __all__ = ["Cold", "Pop", "PopReader", "Read", "Work"]
 
 _REPLY_BYTES_MAX = 8 << 20
 _QUEUES_MAX = 256
-"""Most queues of a retry topic that are looked at."""
+"""Most queues of a retry topic that are looked at; and queues that are looked through at once."""
 _WORK_MAX = 4_096
 """ConsumeQueue entries that a look checks before it pauses: some milliseconds at most."""
 _QUEUE_WORK = 16
-"""Cost of a queue, in entries, whatever it has."""
+"""Cost of a queue that is opened, in entries, whatever it has; one that has nothing costs one."""
 _SQL_WORK = 8
 """Least cost of an entry, in entries, if a SQL92 filter has to read the message's properties."""
 _LOOKS_MAX = 4
@@ -160,43 +160,44 @@ class PopReader:
     def look(self, pop: Pop) -> Work:
         """Look at the queues of a topic and of its retry topics, until the pop has as many messages as it wants."""
         header = pop.header
-        self.turn += 1
-        turn = self.turn
+        turn = self.turn = self.turn + 1
         pop.problem = self._refusal()
         if pop.problem:
             return
-        retries = [] if header.order else self._retries(header)
         if turn % 5 == 0:
-            yield from self._retried(pop, retries)
+            yield from self._retried(pop)
         if header.queue_id >= 0:
             queue = self._open(pop, header.topic, header.queue_id)
             if queue is not None:
                 yield from self._one(pop, queue)
-        else:
-            for index in range(pop.queue_nums):
-                queue = self._open(pop, header.topic, (turn + index) % pop.queue_nums)
-                if queue is not None:
-                    yield from self._one(pop, queue)
-                pop.work += _QUEUE_WORK
-                if pop.work >= _WORK_MAX:
-                    yield None
+        elif pop.queue_nums:
+            yield from self._each(pop, header.topic, turn % pop.queue_nums, pop.queue_nums)
         if turn % 5:
-            yield from self._retried(pop, retries)
+            yield from self._retried(pop)
 
     def _retries(self, header: PopHeader) -> list[tuple[str, int]]:
         names = (retry_topic(header.topic, header.group, version) for version in (RETRY_V1, RETRY_V2))
         found = [(name, self._topics.get(name)) for name in names]
         return [(name, min(config.read_queue_nums, _QUEUES_MAX)) for name, config in found if config is not None]
 
-    def _retried(self, pop: Pop, retries: list[tuple[str, int]]) -> Work:
-        for name, queue_nums in retries:
-            for queue_id in range(queue_nums):
-                queue = self._open(pop, name, queue_id)
+    def _retried(self, pop: Pop) -> Work:
+        for name, queue_nums in [] if pop.header.order else self._retries(pop.header):
+            yield from self._each(pop, name, 0, queue_nums)
+
+    def _each(self, pop: Pop, topic: str, first: int, count: int) -> Work:
+        """Hand out messages of a topic's queues, from one on and round."""
+        for begin in range(0, count, _QUEUES_MAX):
+            queue_ids = [(first + index) % count for index in range(begin, min(begin + _QUEUES_MAX, count))]
+            pop.work += len(queue_ids)
+            for queue_id in self._queues.with_messages(pop.header.group, topic, queue_ids):
+                queue = self._open(pop, topic, queue_id)
                 if queue is not None:
                     yield from self._one(pop, queue)
                 pop.work += _QUEUE_WORK
                 if pop.work >= _WORK_MAX:
                     yield None
+            if pop.work >= _WORK_MAX:
+                yield None
 
     def _open(self, pop: Pop, topic: str, queue_id: int) -> PopQueue | None:
         """Open a queue; None if it cannot have messages for the pop, as most queues at most looks.

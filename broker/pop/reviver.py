@@ -93,7 +93,7 @@ class Reviver:
         self._unsynced: deque[tuple[int, int, Batch]] = deque()  # begin and end of copies in the log, and their batch
         self._missing: dict[str, tuple[int, int]] = {}  # missing topics: since when, and when to ask again
         self._putting = -1  # least log position of the copies being stored; -1: none
-        self.slice_count = 128
+        self.slice_count = 256
         """Messages copied before other threads get a turn: two or three milliseconds of work."""
         self.revived_count = 0
         """Messages copied since the start."""
@@ -129,14 +129,17 @@ class Reviver:
         return due_ms
 
     def _settle_synced(self) -> list[PopQueue]:
-        moved = []
         unsynced, synced = self._unsynced, self._store.commit_log.synced
-        while unsynced and unsynced[0][1] <= synced:
-            batch = unsynced[0][2]
-            self._in_flight.settle(batch)
-            unsynced.popleft()
-            moved.append(batch.queue)
-        return moved
+        done: list[Batch] = []
+        for _, end, batch in unsynced:
+            if end > synced:
+                break
+            done.append(batch)
+        if done:
+            self._in_flight.settle_all(done)
+            for _ in done:  # afterwards: `settled_to` must not pass a copy that the journal has not got as done with
+                unsynced.popleft()
+        return [batch.queue for batch in done]
 
     def settled_to(self) -> int:
         """Return the CommitLog position below which all copies are durable. The caller holds the lock of `InFlight`."""
@@ -186,9 +189,9 @@ class Reviver:
         if puts:
             self._put(puts, done, late, now_ms)
         end = log.end
+        copied = self._in_flight.all_copied([(batch, done[batch.number]) for batch in batches if batch.number in done])
+        self._unsynced.extend([(begin, end, batch) for batch in copied])
         for batch in batches:
-            if bits := done.get(batch.number, 0):
-                self._unsynced.append((begin, end, self._in_flight.copied(batch, bits)))
             if batch.waiting and batch.number in late:
                 self._in_flight.put_back(batch, late[batch.number])
         with lock:
@@ -196,14 +199,15 @@ class Reviver:
 
     def _copies(self, batches: list[Batch], topic: str, late: dict[int, int], now_ms: int) -> Iterator[Puts]:
         """Make the copies for one retry topic; batches that cannot be read are added to ``late``."""
-        try:
-            found = self.copier.together(batches, topic)
-        except StoreError:  # read one by one: a bad batch must not stop the others
-            found = None
-        if found is None:
-            yield from self._single_copies(batches, topic, late, now_ms)
-        else:
-            yield found
+        for group in self.copier.groups(batches):
+            try:
+                found = self.copier.together(group, topic)
+            except StoreError:  # read one by one: a bad batch must not stop the others
+                found = None
+            if found is None:
+                yield from self._single_copies([batch for batch, _, _, _ in group], topic, late, now_ms)
+            else:
+                yield found
 
     def _single_copies(self, batches: list[Batch], topic: str, late: dict[int, int], now_ms: int) -> Iterator[Puts]:
         for batch in batches:

@@ -95,6 +95,10 @@ class ConsumerOffsets:
         queues = self.table.get(name)
         return -1 if queues is None else queues.get(queue_id, -1)
 
+    def of(self, group: str, topic: str) -> Mapping[int, int]:
+        """Return a group's offsets in one topic as they are: queue id to offset."""
+        return self.table.get(f"{topic}{SEPARATOR}{group}", {})
+
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Note how far a group has read a queue; False if there are too many offsets for one more.
 

@@ -5,8 +5,9 @@ of eight queues are 32 reads of a microsecond or two each. Readers of the other 
 the log again. A `Chunks` therefore reads the stretch once, as a whole, and serves the other reads from memory.
 
 A chunk is read only when it is requested for the second time in a row (in its slot), because most stretches are never
-read again. Bytes below the log's end never change, so a chunk is never out of date. The exception: after a failed sync,
-a read may give old bytes until they are written again. Then a new `Chunks` is made (`store.log.synced_log`).
+read again; it is read at once for so many spans that single reads would take as long. Bytes below the log's end never
+change, so a chunk is never out of date. The exception: after a failed sync, a read may give old bytes until they are
+written again. Then a new `Chunks` is made (`store.log.synced_log`).
 
 Each chunk has one slot. Reads that belong together are joined at the end, so no two of their chunks may have the same.
 """
@@ -27,6 +28,8 @@ _SLOTS = 4
 _SPANS_MIN = 8
 _SPARSE = 12
 """Spans that are spread over more than so many times their own bytes are read one by one."""
+_MANY = 64
+"""Spans for each chunk from which on single reads take as long as reading the chunks."""
 _REACH_MAX = (_SLOTS - 1) * CHUNK_BYTES
 """The most bytes from the first to the last span: they are in no more chunks than there are slots."""
 
@@ -55,18 +58,23 @@ class Chunks:
         """
         if len(spans) < _SPANS_MIN:
             return None
-        reach = max([offset + n for offset, n in spans]) - min(spans)[0]
-        if reach > min(_REACH_MAX, _SPARSE * sum([n for _, n in spans])):
+        begin = min(spans)[0]
+        reach = max([offset + n for offset, n in spans]) - begin
+        if reach > _REACH_MAX:
+            return None
+        count = (begin + reach - 1) // CHUNK_BYTES - begin // CHUNK_BYTES + 1
+        many = len(spans) >= _MANY * count
+        if not many and reach > _SPARSE * sum([n for _, n in spans]):
             return None
         # Nobody waits: where the system does not tell what is in memory, another thread may be reading from the disk.
         if not self._lock.acquire(blocking=False):
             return None
         try:
-            return self._joined(segment, limit, spans)
+            return self._joined(segment, limit, spans, many)
         finally:
             self._lock.release()
 
-    def _joined(self, segment: Segment, limit: int, spans: Sequence[tuple[int, int]]) -> bytes | None:
+    def _joined(self, segment: Segment, limit: int, spans: Sequence[tuple[int, int]], at_once: bool) -> bytes | None:
         parts: list[memoryview] = []
         begin = end = 0
         chunk: memoryview | None = None
@@ -74,7 +82,7 @@ class Chunks:
             while n:
                 if not begin <= offset < end:
                     begin = offset - offset % CHUNK_BYTES
-                    chunk = self._chunk(segment, begin, limit)
+                    chunk = self._chunk(segment, begin, limit, at_once)
                     if chunk is None:
                         return None
                     end = begin + len(chunk)
@@ -85,7 +93,7 @@ class Chunks:
                 n -= len(part)
         return b"".join(parts)
 
-    def _chunk(self, segment: Segment, begin: int, limit: int) -> memoryview | None:
+    def _chunk(self, segment: Segment, begin: int, limit: int, at_once: bool) -> memoryview | None:
         """Return a chunk; None if it is not to be read, or not in memory."""
         size = min(CHUNK_BYTES, segment.size - begin)
         if begin + size > limit:
@@ -93,7 +101,7 @@ class Chunks:
         position = segment.start + begin
         slot = self._slots[position // CHUNK_BYTES % _SLOTS]
         if slot.position != position:
-            if slot.asked != position:
+            if slot.asked != position and not at_once:
                 slot.asked = position
                 return None
             slot.asked = slot.position = -1

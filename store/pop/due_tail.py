@@ -13,6 +13,9 @@ e11                e11 c10                     d10
 f11 g11 h11        f11 g11 d10                 h11, up to 11
 =================  ==========================  =====================
 
+What has joined the tail at one moment stands there as it was popped, queue by queue in turn: so the messages of a slice
+are neighbours in the log, and are read together (``store.log.chunks``).
+
 Nothing in the tail is claimed: its handles still acknowledge it.
 """
 
@@ -20,10 +23,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from operator import attrgetter
 
 from store.pop.pop_queue import Batch
 
 __all__ = ["DueTail"]
+
+_NAME = attrgetter("name")
 
 
 class DueTail:
@@ -44,13 +50,16 @@ class DueTail:
         A batch is not divided, so there may be one batch more, and a quarter more for the tail.
         """
         tail, chosen, count = self._tail, [], 0
+        behind: list[Batch] = []
         for batch in due:
-            if (tail and batch.due_ms <= self._to_ms) or count >= count_max:
-                tail.append(batch)
-                self._to_ms = max(self._to_ms, batch.due_ms) if len(tail) > 1 else batch.due_ms
+            if ((tail or behind) and batch.due_ms <= self._to_ms) or count >= count_max:
+                self._to_ms = max(self._to_ms, batch.due_ms) if tail or behind else batch.due_ms
+                behind.append(batch)
             else:
                 chosen.append(batch)
                 count += batch.waiting.bit_count()
+        behind.sort(key=_NAME)
+        tail += behind
         room = max(count_max - count, count_max // 4)
         while tail and room > 0:
             batch = tail.popleft()

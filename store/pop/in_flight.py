@@ -17,7 +17,8 @@ The idea
                   late now
     ``put_back``  the copy failed: due again a little later, acknowledged by the same handles
     ``copied``    copies are made: no handle names those messages any more, but the offset does not pass them yet
-    ``settle``    the copies are as durable as they have to be: the messages are done with
+                  (``all_copied`` for many at once)
+    ``settle``    the copies are as durable as they have to be: the messages are done with (``settle_all``)
     ``forget_…``  a topic or a group was deleted: its queues are gone at once, what was in flight by and by (``claim``)
     ============  ===================================================================================================
 
@@ -320,22 +321,35 @@ class InFlight(PoppedQueues):
 
     def copied(self, batch: Batch, bits: int) -> Batch:
         """Copies of some messages of a claimed batch were put: they are a batch that only keeps the offset back."""
+        return self.all_copied([(batch, bits)])[0]
+
+    def all_copied(self, claims: Sequence[tuple[Batch, int]]) -> list[Batch]:
+        """Do so for many claimed batches under one hold of the lock."""
         with self.lock:
-            taken = batch.waiting & bits
-            count = self._take(batch, taken, done=False)
-            self.number += 1
-            rest = Batch(batch.queue, batch.start, taken, ~batch.pop_ms, batch.due_ms, self.number, batch.name)
-            rest.claimed = True
-            if taken:
-                queue = batch.queue
-                queue.count += count
-                self.count += count
-                heappush(queue.heap, (batch.start + (taken & -taken).bit_length() - 1, rest.number, rest))
-                if self.notes is not None and self.notes.listing:  # it may have taken only the object of before
-                    self.notes.added(queue.ref, batch.name, batch.start, taken, batch.pop_ms, batch.due_ms, -1)
-            return rest
+            return [self._copied(batch, bits) for batch, bits in claims]
+
+    def _copied(self, batch: Batch, bits: int) -> Batch:
+        taken = batch.waiting & bits
+        count = self._take(batch, taken, done=False)
+        self.number += 1
+        rest = Batch(batch.queue, batch.start, taken, ~batch.pop_ms, batch.due_ms, self.number, batch.name)
+        rest.claimed = True
+        if taken:
+            queue = batch.queue
+            queue.count += count
+            self.count += count
+            heappush(queue.heap, (batch.start + (taken & -taken).bit_length() - 1, rest.number, rest))
+            if self.notes is not None and self.notes.listing:  # it may have taken only the object of before
+                self.notes.added(queue.ref, batch.name, batch.start, taken, batch.pop_ms, batch.due_ms, -1)
+        return rest
 
     def settle(self, batch: Batch, bits: int = -1) -> None:
         """Messages of a claimed batch are done with: their copies are durable, or they are not there any more."""
         with self.lock:
             self._take(batch, bits)
+
+    def settle_all(self, batches: Sequence[Batch]) -> None:
+        """Do so for all messages of many claimed batches under one hold of the lock."""
+        with self.lock:
+            for batch in batches:
+                self._take(batch, -1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from store.pop.notes import Notes
 from store.pop.pop_queue import PopQueue
@@ -55,6 +55,11 @@ class PoppedQueues:
         groups = self._topics.get(topic)
         queues = None if groups is None else groups.get(group)
         return None if queues is None else queues.get(queue_id)
+
+    def queues_of(self, group: str, topic: str) -> Mapping[int, PopQueue]:
+        """The queues of a topic that a group pops already, by id."""
+        groups = self._topics.get(topic)
+        return {} if groups is None else groups.get(group, {})
 
     def open(self, group: str, topic: str, queue_id: int, begin: int) -> PopQueue | None:
         """Begin to pop a queue from an offset on; None if there are too many queues."""

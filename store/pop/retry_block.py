@@ -1,12 +1,9 @@
 """Copies of many popped messages at once, for the retry topic: columns instead of an object for each message.
 
 A hundred thousand times may end in one millisecond. `broker.pop.retry_record.revived` makes an object for each copy.
-Here some NumPy calls look at all records of a slice, each record is joined once, and the copies go to the store as one
-`PutBlock`. They are, byte for byte, those that ``revived`` makes (a test compares); anything unusual is no block, and
-goes that way.
-
-Cost of a copy of a kilobyte, read and put included: 9.8 µs in slices of 128, one by one 13.0. Compiled code is as fast
-one by one (9.7 µs) as in slices of 128, and takes 7.6 µs in slices of 512.
+Here some NumPy calls look at all records of a slice, all copies are joined by one call, and they go to the store as one
+`PutBlock`, which takes tags and keys from the same texts. They are, byte for byte, those that ``revived`` makes (a test
+compares); anything unusual is no block, and goes that way.
 """
 
 from __future__ import annotations
@@ -37,9 +34,10 @@ from remoting.messages.properties import FIRST_POP_TIME, OWN_LEAD, POP_CK, TW_PO
 from remoting.messages.record import MAX_PROPERTIES_BYTES, topic_part
 from store.derived.dispatch import UNQUEUED_BIT
 from store.disk.slab import Slab
+from store.put.put_block import PutBlock
 from store.put.put_columns import Longs, unaligned
 
-__all__ = ["Copied", "copied_slab"]
+__all__ = ["Copied", "Copies", "copies_of"]
 
 _CRC_AT, _TRIES_AT = RECORD.at("crc"), RECORD.at("reconsume_times")
 _UNUSUAL_FLAGS = HOSTS_V6 | UNQUEUED_BIT
@@ -56,85 +54,134 @@ class Copied:
     ``data``        bytes, the records
     ``places``      list of int, where each stands in the CommitLog
     ``sizes``       list of int, bytes of each
-    ``marks``       list of bytes, the property TW_POP of each copy (`Copied.add`)
-    ``firsts``      list of bytes, the property 1ST_POP_TIME of a message that never was popped before
+    ``tails``       list of bytes, the properties TW_POP and 1ST_POP_TIME of each copy (`Copied.add`)
+    ``firsts``      list of int, how many of these bytes are 1ST_POP_TIME, which comes last
     ==============  ================================================================================
     """
 
-    __slots__ = ("data", "firsts", "marks", "places", "sizes")
+    __slots__ = ("data", "firsts", "places", "sizes", "tails")
 
     def __init__(self) -> None:
         self.data = b""
         self.places: list[int] = []
         self.sizes: list[int] = []
-        self.marks: list[bytes] = []
-        self.firsts: list[bytes] = []
+        self.tails: list[bytes] = []
+        self.firsts: list[int] = []
 
     def add(self, name: int, offsets: list[int], pop_ms: int, positions: list[tuple[int, int]]) -> None:
         """Add messages of one pop: the name of its batch, their numbers in the queue, places and sizes."""
-        lead = f"{TW_POP}\x01{name:x}."
-        self.marks += [f"{lead}{offset:x}\x02".encode() for offset in offsets]
-        self.firsts += [f"{FIRST_POP_TIME}\x01{pop_ms}\x02".encode()] * len(offsets)
+        lead, first = f"{TW_POP}\x01{name:x}.", f"{FIRST_POP_TIME}\x01{pop_ms}\x02"
+        self.tails += [f"{lead}{offset:x}\x02{first}".encode() for offset in offsets]
+        self.firsts += [len(first)] * len(offsets)
         self.places += [position for position, _ in positions]
         self.sizes += [size for _, size in positions]
 
 
-def copied_slab(copied: Copied, topic: str) -> Slab | None:
+class Copies:
+    """Copies that were made together: records one behind the other. They are put as a block, or one by one."""
+
+    __slots__ = ("_data", "_sizes", "_texts", "_topic")
+
+    def __init__(self, data: bytearray, sizes: Longs, topic: str, texts: list[bytes]) -> None:
+        self._data = data
+        self._sizes = sizes
+        self._topic = topic
+        self._texts = texts
+
+    def block(self, due_ms: int) -> PutBlock | None:
+        """Make one put of all, due at ``due_ms`` (epoch ms); None if they do not look alike."""
+        return PutBlock.of_made(self._data, self._sizes, self._topic, self._texts, due_ms)
+
+    def records(self) -> list[bytes]:
+        """Each by itself, if they were not put as a block."""
+        starts = np.cumsum(self._sizes) - self._sizes
+        return Slab(bytes(self._data), starts.tolist(), self._sizes.tolist()).records()
+
+
+def copies_of(copied: Copied, topic: str) -> Copies | None:
     """Make all copies; None if a record is not as most senders write it, or not whole."""
     name = _topic_bytes(topic)
     sizes = np.array(copied.sizes, np.int64)
     starts = np.cumsum(sizes) - sizes
-    topics_at = _topics_at(copied, starts, sizes)
-    if topics_at is None or name is None:
+    found = None if name is None else _places(copied, starts, sizes)
+    if found is None or name is None:
         return None
-    data, view = copied.data, memoryview(copied.data)
+    topics_at, texts_at = found
+    data, ends = copied.data, starts + sizes
     words, longs = unaligned(data, ">u4"), unaligned(data, ">i8")
-    crcs, proofs = words[starts + _CRC_AT].tolist(), longs[starts + PREPARED_OFFSET_AT].tolist()
     tries = words[starts + _TRIES_AT].astype(np.int64)
     if (tries >= _TRIES_MAX).any():  # also those below zero
         return None
+    view, begins, bodies_end = memoryview(data), starts.tolist(), topics_at.tolist()
+    crcs, proofs = words[starts + _CRC_AT].tolist(), longs[starts + PREPARED_OFFSET_AT].tolist()
+    if not _are_whole(view, begins, bodies_end, ends.tolist(), crcs, proofs):
+        return None
+    texts = _plain_texts(data, texts_at, ends)
+    if texts is None:
+        return None
+    tails = copied.tails
+    for row in np.flatnonzero(tries).tolist():
+        if _FIRST in texts[row] and get_property(texts[row].decode(), FIRST_POP_TIME) is not None:
+            tails[row] = tails[row][: -copied.firsts[row]]
+    sizes_of = [len(text) + len(tail) for text, tail in zip(texts, tails, strict=True)]
+    if max(sizes_of) > MAX_PROPERTIES_BYTES:
+        return None
+    behind = [
+        b"".join((name, _pack_short(size), text, tail)) for size, text, tail in zip(sizes_of, texts, tails, strict=True)
+    ]
     parts: list[bytes | memoryview] = []
-    new_sizes: list[int] = []
-    sums: list[int] = []
-    begins, tries_so_far = starts.tolist(), tries.tolist()
-    for row, topic_at in enumerate(topics_at.tolist()):
-        start = begins[row]
-        if crc32(view[start + BODY_AT : topic_at]) & _CRC_MASK != crcs[row]:
-            return None
-        old = data[topic_at : start + copied.sizes[row]]
-        if is_proof(proofs[row]) and crc32(old) != proofs[row] & 0xFFFFFFFF:
-            return None
-        text = _plain(old[3 + old[0] :])
-        if text is None:
-            return None
-        first = copied.firsts[row]
-        if tries_so_far[row] and _FIRST in text and get_property(text.decode(), FIRST_POP_TIME) is not None:
-            first = b""
-        size = len(text) + len(copied.marks[row]) + len(first)
-        if size > MAX_PROPERTIES_BYTES:
-            return None
-        behind = b"".join((name, _pack_short(size), text, copied.marks[row], first))
-        parts.append(view[start:topic_at])
-        parts.append(behind)
-        new_sizes.append(topic_at - start + len(behind))
-        sums.append(PLAIN + crc32(behind))
-    return _numbered(parts, new_sizes, sums, tries + 1)
+    for begin, end, own in zip(begins, bodies_end, behind, strict=True):
+        parts.append(view[begin:end])
+        parts.append(own)
+    new_sizes = topics_at - starts + np.array(list(map(len, behind)), np.int64)
+    sums = np.array(list(map(crc32, behind)), np.int64) + PLAIN
+    return Copies(_numbered(parts, new_sizes, sums, tries + 1), new_sizes, topic, texts)
 
 
-def _numbered(parts: list[bytes | memoryview], sizes: list[int], sums: list[int], tries: Longs) -> Slab:
+def _are_whole(
+    view: memoryview, begins: list[int], bodies_end: list[int], ends: list[int], crcs: list[int], proofs: list[int]
+) -> bool:
+    """Whether the checksums of all records are right."""
+    for begin, body_end, end, crc, proof in zip(begins, bodies_end, ends, crcs, proofs, strict=True):
+        if crc32(view[begin + BODY_AT : body_end]) & _CRC_MASK != crc:
+            return False
+        if is_proof(proof) and crc32(view[body_end:end]) != proof & 0xFFFFFFFF:
+            return False
+    return True
+
+
+def _plain_texts(data: bytes, texts_at: Longs, ends: Longs) -> list[bytes] | None:
+    """Return the property texts without what only a broker sets, ready for more behind them; None if one is not plain.
+
+    Nearly always there is nothing to do, which is found out about all of them together.
+    """
+    texts = [data[at:end] for at, end in zip(texts_at.tolist(), ends.tolist(), strict=True)]
+    joined = b"".join(texts)
+    ended = bool((np.frombuffer(data, np.uint8)[ends - 1] == 2).all())
+    if ended and joined.isascii() and _OWN not in joined and _CK not in joined:
+        return texts
+    plain: list[bytes] = []
+    for text in texts:
+        own = _plain(text)
+        if own is None:
+            return None
+        plain.append(own)
+    return plain
+
+
+def _numbered(parts: list[bytes | memoryview], sizes: Longs, sums: Longs, tries: Longs) -> bytearray:
     """Join the copies, and write into the heads what is new in them."""
     joined = bytearray().join(parts)
-    new = np.array(sizes, np.int64)
-    starts = np.cumsum(new) - new
+    starts = np.cumsum(sizes) - sizes
     words, longs = unaligned(joined, ">u4"), unaligned(joined, ">i8")
-    words[starts + SIZE_AT] = new
+    words[starts + SIZE_AT] = sizes
     words[starts + QUEUE_ID_AT] = 0
     words[starts + _TRIES_AT] = tries
     longs[starts + QUEUE_OFFSET_AT] = 0
     longs[starts + OFFSET_AT] = 0
     longs[starts + STORE_MS_AT] = 0
     longs[starts + PREPARED_OFFSET_AT] = sums
-    return Slab(bytes(joined), starts.tolist(), sizes)
+    return joined
 
 
 def _topic_bytes(topic: str) -> bytes | None:
@@ -145,8 +192,8 @@ def _topic_bytes(topic: str) -> bytes | None:
     return name if magic == MAGIC_V1 else None
 
 
-def _topics_at(copied: Copied, starts: Longs, sizes: Longs) -> Longs | None:
-    """Where each record's topic begins; None if one is not what its place says, or not as most are."""
+def _places(copied: Copied, starts: Longs, sizes: Longs) -> tuple[Longs, Longs] | None:
+    """Where each record's topic and property text begin; None if one is not what its place says, or not as most are."""
     data = copied.data
     if int(sizes.min()) < RECORD_BYTES_MIN or int(sizes.sum()) != len(data):
         return None
@@ -167,7 +214,7 @@ def _topics_at(copied: Copied, starts: Longs, sizes: Longs) -> Longs | None:
         return None
     if (ends - texts_at > MAX_PROPERTIES_BYTES).any():
         return None
-    return topics_at
+    return topics_at, texts_at
 
 
 def _plain(text: bytes) -> bytes | None:

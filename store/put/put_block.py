@@ -149,6 +149,21 @@ class PutBlock(PutColumns):
             unaligned(joined, ">i8")[block._starts + STORE_HOST_AT] = LONG.unpack(host)[0]
         return block
 
+    @classmethod
+    def of_made(cls, data: bytearray, sizes: Longs, topic: str, texts: list[bytes], due_ms: int) -> PutBlock | None:
+        """Make a block of records that the caller has just made, back to back, for queue 0 of a topic; None as `of`.
+
+        ``texts`` are their property texts, as far as there are tags and keys in them, each with a separator at its end.
+        The records are not looked at again; ``data`` belongs to the block from now on.
+        """
+        text = b"".join(texts)
+        found = _Texts.split(text, np.cumsum(list(map(len, texts)))) if text else None
+        if found is None:
+            return None
+        block = cls(data, sizes, [topic], [(topic, 0, len(texts))], found)
+        block.due_ms = due_ms
+        return block
+
 
 class _Texts:
     """Property texts with the same names in the same order."""
@@ -165,15 +180,19 @@ class _Texts:
 
     @classmethod
     def of(cls, data: bytes, texts_at: Longs, texts_end: Longs) -> _Texts | None:
-        """Split the texts into columns; None if their names differ, or if a text has anything unusual."""
+        """Split texts into columns that stand at these places; None as `split`."""
+        view = memoryview(data)
+        text = b"".join([view[at:end] for at, end in zip(texts_at.tolist(), texts_end.tolist(), strict=True)])
+        return cls.split(text, np.cumsum(texts_end - texts_at))
+
+    @classmethod
+    def split(cls, text: bytes, text_ends: Longs) -> _Texts | None:
+        """Split joined texts into columns; None if their names differ, or if a text has anything unusual."""
         # The trick: all texts are joined, and NumPy finds the separators (bytes 1 and 2) of all of them at once. Texts
         # with the same names have the same number of separators, so their places form matrices: a row for each text,
         # a column for each property. Comparing columns then proves that the names are the same, without a loop in
         # Python over texts or properties.
-        view = memoryview(data)
-        text = b"".join([view[at:end] for at, end in zip(texts_at.tolist(), texts_end.tolist(), strict=True)])
         flat = np.frombuffer(text, np.uint8)
-        text_ends = np.cumsum(texts_end - texts_at)
         count = len(text_ends)
         ones, twos = np.flatnonzero(flat == 1), np.flatnonzero(flat == 2)
         if len(ones) != len(twos) or not len(twos) or len(twos) % count or not text.isascii():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import socket
@@ -148,6 +149,19 @@ def test_what_comes_again_without_a_handle_of_its_own_is_acknowledged_by_the_hea
     (entry,) = json.loads(frame[8 + int.from_bytes(frame[5:8], "big") :])["acks"]
     assert (entry["r"], entry["so"], entry["q"]) == ("1", 5, 0)
     assert popper._rows == [(7, 4_000_000, 98_000, 5)]
+
+
+def test_what_has_come_again_of_one_pop_is_acknowledged_by_one_entry() -> None:
+    """Apache's client puts all handles of one pop and queue into one entry; one for each took the broker longer."""
+    popper = Popper(PopTask(1, "T", "G", "again", connections=0))
+    plain = encode_record(Message("%RETRY%G_T", 0, 0, 9, 1, HOST, 1, body=bytes(16)), HOST, 98)
+    body = b""
+    for start, offset in ((4, 4), (4, 6), (7, 7)):
+        handle = Handle(start, 1000, 3000, 2, "1", "broker-a").text(0, offset)
+        body += for_reply(plain[:20] + offset.to_bytes(8, "big") + plain[28:], "T", handle)
+    (frame,) = popper._noted({"popTime": "1000", "invisibleTime": "3000", "reviveQid": "2"}, body, 1)
+    entries = json.loads(frame[8 + int.from_bytes(frame[5:8], "big") :])["acks"]
+    assert [(entry["so"], base64.b64decode(entry["b"])) for entry in entries] == [(4, b"\x05"), (7, b"\x01")]
 
 
 def test_what_has_come_is_stamped_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

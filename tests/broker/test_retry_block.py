@@ -12,12 +12,15 @@ from remoting.layout import OFFSET_AT
 from remoting.layout.table import LONG
 from remoting.messages.message import Message, encode_record
 from remoting.messages.properties import OWN_LEAD, OWN_PROPERTIES
-from store.pop.retry_block import Copied, copied_slab
+from store.pop.retry_block import Copied, copies_of
+from store.put.plugin_api import put_record_of
 from tests.broker.test_retry_record import TEXTS, TOPICS, any_record
+from tests.store.test_put_block import puts_of
 from tests.support import hostile
 
 POP_MS, DUE_MS = 1_700_000_000_000, 1_700_000_060_000
 SEEN = {True: 0, False: 0}
+BLOCKS = {True: 0, False: 0}
 
 
 def together(records, topic, name=0x1A):
@@ -26,7 +29,19 @@ def together(records, topic, name=0x1A):
     positions = [(LONG.unpack_from(record.ljust(99), OFFSET_AT)[0], len(record)) for record in records]
     copied.add(name, [255 + row for row in range(len(records))], POP_MS, positions)
     copied.data = b"".join(records)
-    return copied_slab(copied, topic)
+    return copies_of(copied, topic)
+
+
+def as_block(records, topic):
+    """What a block says of each copy; None if they make none."""
+    copies = together(records, topic)
+    block = None if copies is None else copies.block(DUE_MS)
+    return None if block is None else puts_of(block)
+
+
+def blanked(record):
+    """A record without what the append writes into it: queue offset, position, store time."""
+    return record[:20] + record[36:56] + record[64:]
 
 
 def singly(records, topic, name=0x1A):
@@ -51,10 +66,10 @@ def plain_record(rng):
 @example(Random(0), "T", True)
 def test_many_at_once(rng, topic, plain):
     records = [plain_record(rng) if plain or rng.randrange(4) else any_record(rng) for _ in range(rng.randrange(1, 6))]
-    slab = together(records, topic)
-    SEEN[slab is not None] += 1
-    if slab is not None:
-        assert slab.records() == singly(records, topic)
+    copies = together(records, topic)
+    SEEN[copies is not None] += 1
+    if copies is not None:
+        assert copies.records() == singly(records, topic)
 
 
 def test_some_of_them_were_made_together():
@@ -65,9 +80,42 @@ def test_some_of_them_were_made_together():
 def test_all_that_most_clients_write_is_made_together():
     rng = Random(5)
     records = [plain_record(rng) for _ in range(500)]
-    slab = together(records, "%RETRY%G_T")
-    assert slab is not None
-    assert slab.records() == singly(records, "%RETRY%G_T")
+    copies = together(records, "%RETRY%G_T")
+    assert copies is not None
+    assert copies.records() == singly(records, "%RETRY%G_T")
+
+
+@given(st.randoms(use_true_random=False))
+def test_a_block_says_of_each_copy_what_is_read_from_its_bytes(rng):
+    keys = rng.choice((("UNIQ_KEY",), ("KEYS", "TAGS"), ("UNIQ_KEY", "KEYS"), ("TAGS",), ("a", "UNIQ_KEY", "TAGS")))
+    end = rng.choice(("\x02", "\x02", ""))
+    texts = ["\x02".join(f"{key}\x01{rng.choice('AB')}{number}" for key in keys) + end for number in range(6)]
+    records = [
+        encode_record(Message("T", 3, body=hostile.body(rng, 99), properties=text, reconsume_times=number % 2), NO_HOST)
+        for number, text in enumerate(texts)
+    ]
+    topic = "%RETRY%G_T"
+    found = as_block(records, topic)
+    BLOCKS[found is not None] += 1
+    if found is None:
+        assert keys == ("TAGS",)
+        return
+    for put, record in zip(found, singly(records, topic), strict=True):
+        wanted = put_record_of(record, DUE_MS)
+        assert (put.topic, put.queue_id, put.tags_code, put.keys) == (topic, 0, wanted.tags_code, wanted.keys)
+        assert blanked(put.record) == blanked(record)
+
+
+def test_some_of_them_were_blocks():
+    test_a_block_says_of_each_copy_what_is_read_from_its_bytes()
+    assert min(BLOCKS.values()) >= 5, BLOCKS
+
+
+def test_texts_of_other_names_or_of_nothing_make_no_block():
+    for texts in (("UNIQ_KEY\x01a\x02", "KEYS\x01a\x02"), ("", ""), ("", "UNIQ_KEY\x01a\x02b\x01c\x02")):
+        records = [encode_record(Message("T", properties=text), NO_HOST) for text in texts]
+        assert together(records, "%RETRY%G_T").records() == singly(records, "%RETRY%G_T")
+        assert as_block(records, "%RETRY%G_T") is None
 
 
 def test_damage_is_not_copied():
@@ -78,10 +126,10 @@ def test_damage_is_not_copied():
             spoilt = bytearray(record)
             spoilt[at] ^= 1
             mixed = [*records[:row], bytes(spoilt), *records[row + 1 :]]
-            slab = together(mixed, "%RETRY%G_T")
-            if slab is not None:  # the place itself: what is expected is read from it here
+            copies = together(mixed, "%RETRY%G_T")
+            if copies is not None:  # the place itself: what is expected is read from it here
                 assert at == 28
-            spoilt_size += slab is None
+            spoilt_size += copies is None
     assert size and spoilt_size == 8 * 6
 
 
@@ -90,7 +138,7 @@ def test_a_record_that_is_elsewhere_is_not_copied():
     copied = Copied()
     copied.add(1, [0], POP_MS, [(4_096, len(record))])
     copied.data = record
-    assert copied_slab(copied, "T") is None
+    assert copies_of(copied, "T") is None
 
 
 def test_a_text_without_room_for_the_mark_is_left_to_the_long_way():

@@ -85,6 +85,26 @@ def test_third_and_fourth_tries_do_so_too(rig):
         assert copier.block_count > before
 
 
+def test_slices_that_follow_each_other_wake_the_network_loop_once(tmp_path):
+    later = []
+    rig = rig_with(tmp_path, call_soon=later.append)
+    send_many(rig, 300)
+    assert len(pop_all(Popper(rig.client()))) == 300
+    set_perm(rig, 6)
+    rig.now_ms += 60_001
+    later.clear()
+    reviver = rig.core.processors.pop.reviver
+    reviver.slice_count = 64
+    while reviver.step(rig.now_ms) == rig.now_ms:
+        rig.store.flusher.sync_all()
+    assert reviver.revived_count == 300
+    reviver.step(rig.now_ms)
+    (call,) = later
+    call()
+    assert rig.core.offsets.get("G", "T", 0) == 300
+    rig.close()
+
+
 def test_more_than_a_segment_holds_goes_one_by_one(tmp_path):
     rig = rig_with(tmp_path, mappedFileSizeCommitLog=30_000)
     send_many(rig, body_bytes=700)
@@ -152,6 +172,16 @@ def test_large_ones_are_put_a_mebibyte_at_a_time(rig, monkeypatch):
     assert rig.core.processors.pop.in_flight.check() == []
 
 
+def test_more_bytes_than_a_put_has_are_several_blocks(rig):
+    """All of a slice were copied one by one if they had more than a mebibyte together."""
+    send_many(rig, 64, 40_000)
+    popper = Popper(rig.client())
+    assert len(pop_all(popper, maxMsgNums=8)) == 64
+    pass_ms(rig, 60_001)
+    assert rig.core.processors.pop.reviver.copier.block_count == 2
+    assert sorted(map(number_of, pop_all(popper))) == list(range(64))
+
+
 @pytest.mark.pure
 def test_a_put_that_fails_half_way_leaves_the_rest_for_later(rig, monkeypatch):
     for number in range(12):
@@ -187,5 +217,6 @@ def test_an_offset_that_is_set_while_copies_are_made_leaves_nothing_to_copy(rig)
     for batch in batches:
         pop.in_flight.restart(batch.queue, 0)
     pop.reviver.copier.block_min = 0
-    assert pop.reviver.copier.together(batches, RETRY) is None
+    for group in pop.reviver.copier.groups(batches):
+        assert pop.reviver.copier.together(group, RETRY) is None
     assert [*pop.reviver.copier.singly(batches[0], RETRY)] == []

@@ -76,6 +76,7 @@ FIXED = {
     "pop.pop_reader:Pop.offsets": "one reply: at most 32 queues give something",
     "pop.pop_reader:Pop.starts": "one reply: at most 32 queues give something",
     "pop.retry_topics:RetryTopics._backwards": "the names of topics",
+    "pop_service:PopService._moved_queues": "the queues that are popped",
     "pop.reviver:Reviver._missing": "1,000 topics of retries that cannot be made, then they are asked for anew",
     "figures.stats:Rates._samples": "a deque with a maxlen",
     "tables.topic_config:TopicConfig.attributes": "three names that are known",

@@ -53,6 +53,13 @@ def test_a_stretch_is_read_whole_when_it_is_asked_for_again(world: tuple[list[Se
     assert chunks.gather(segment, SIZE, NEAR) == right(content, segment, NEAR)
 
 
+def test_many_reads_together_are_worth_whole_chunks_at_once(world: tuple[list[Segment], bytes]) -> None:
+    (segment, *_), content = world
+    many = [(at * 12_000, 900) for at in range(128)]
+    assert Chunks().gather(segment, SIZE, many) == right(content, segment, many), "64 in each of two chunks"
+    assert Chunks().gather(segment, SIZE, many[:-1]) is None
+
+
 def test_few_or_far_reads_are_single_ones(world: tuple[list[Segment], bytes]) -> None:
     (segment, *_), _ = world
     chunks = Chunks()
@@ -145,7 +152,7 @@ def gathers(draw: st.DrawFn) -> list[tuple[int, int, Spans]]:
         most = draw(st.sampled_from([1, 200, 1_100, 40_000]))
         begin = draw(st.one_of(st.integers(0, limit - 1), st.just(max(0, min(limit, CHUNK_BYTES) - 20_000))))
         spans = []
-        for number in range(draw(st.integers(0, 40))):
+        for number in range(draw(st.integers(0, 40) | st.integers(64, 200))):
             at = begin + number * step
             n = min(draw(st.integers(1, most)), limit - at)
             if n > 0:

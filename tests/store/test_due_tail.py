@@ -53,6 +53,15 @@ def test_what_was_acknowledged_or_is_gone_meanwhile_is_left_out() -> None:
     assert named(tail.choose([], 8)) == [2, 3]
 
 
+def test_what_joins_the_tail_at_one_moment_goes_as_it_was_popped() -> None:
+    """Due in one moment they came queue by queue, and a slice read pieces of all of the log."""
+    tail = DueTail()
+    due = [batch(n, 10) for n in (0, 3, 6, 1, 4, 7)] + [batch(n, 11) for n in (2, 5)]
+    assert named(tail.choose(due, 2)) == [0, 3]
+    assert named(tail.choose([batch(9, 11), batch(8, 11)], 3)) == [1, 2, 4]
+    assert named(tail.choose([], 9)) == [5, 6, 7, 8, 9]
+
+
 def test_every_batch_comes_once_and_those_of_one_moment_in_order() -> None:
     for seed in range(50):
         dice = random.Random(seed)
