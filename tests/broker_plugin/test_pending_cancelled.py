@@ -266,3 +266,23 @@ def test_rows_of_a_write_that_failed_are_not_left_behind_later_ones(
     desk.world.store.flusher.sync_all()
     desk.world.kill()
     assert [row_says(desk, offset) for offset in sent] == [False] * 3 + [True]
+
+
+def test_one_of_several_refused_cancels_that_comes_true_hides_no_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start voids untrue rows from the end on; the last one had come true meanwhile, without a row of its own."""
+    desk = Desk()
+    sent = [desk.send(FAR + at, __DELAYKEY=f"k{at}") for at in range(3)]
+
+    def no_room(*_: Any) -> Any:
+        full(desk, "cancelled")
+        raise StoreFullError("journal: no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SpillStore, "cancel_many", no_room)
+        with pytest.raises(StoreError):
+            desk.desk.change_matching(PendingQuery(key_prefix="k"), PendingVerb.CANCEL, NOW, dry_run=False)
+    assert desk.change(sent[2]).verdict is V.DONE  # no room for void rows, nor for a row of its own
+    desk.world.disk.fault = None
+    desk.world.store.flusher.sync_all()
+    desk.world.kill()
+    assert [row_says(desk, offset) for offset in sent] == [False, False, True]

@@ -54,6 +54,8 @@ ROWS_A_FILE = 65_536
 FILES_MAX = 64
 """From more files than this the oldest is removed, even if its rows are not old yet."""
 _DUE_MAX_MS = 1 << 62
+TRUE_ROWS = 256
+"""After so many true rows `MessageRows.void_tail` looks no further: as many as one write has, or more."""
 VOID = -1
 """``at`` of a row that revokes the row before it with the same id."""
 
@@ -171,20 +173,27 @@ class MessageRows:
         self.add([MessageRow(delay_id, due_ms, VOID, 0, 0, 0) for delay_id, due_ms in zip(ids, dues, strict=True)])
 
     def void_tail(self, is_true: Callable[[int], bool]) -> None:
-        """Void the newest rows that are not true, back to the first one that is. Raises StoreError.
+        """Void the newest rows that are not true, until `TRUE_ROWS` in a row are. Raises StoreError.
 
-        Rows are written before the change that they speak of. A crash in between leaves untrue rows at the end.
+        Rows are written before the change that they speak of. A crash in between leaves untrue rows at the end. Among
+        them may be true ones: a message of a slice that was refused may have been changed alone on a full disk, which
+        took no further row.
         """
         known: set[int] = set()
         wrong: list[MessageRow] = []
+        true_count = 0
         for row in self._newest_first():
             if row.delay_id in known:
                 continue
             known.add(row.delay_id)
             if row.at_ms != VOID:
-                if is_true(row.delay_id):
+                if not is_true(row.delay_id):
+                    wrong.append(row)
+                    true_count = 0
+                    continue
+                true_count += 1
+                if true_count == TRUE_ROWS:
                     break
-                wrong.append(row)
         self.void([row.delay_id for row in wrong], [row.due_ms for row in wrong])
 
     def _newest_first(self) -> Iterator[MessageRow]:
