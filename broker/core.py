@@ -277,7 +277,7 @@ class BrokerCore(BrokerParts):
         """Store and answer what the turn has gathered, and serve pulls that waited for it."""
         self.turn.commit()
         self.long_poll.drain()
-        self.processors.pop.settle()
+        self.processors.pop.answers.settle()
         self.tables.commit()
 
     def channel_closed(self, channel: Channel) -> None:

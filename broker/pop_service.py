@@ -251,10 +251,6 @@ class PopService:
         """End it."""
         self.reviver.stop()
 
-    def settle(self) -> None:
-        """End a turn: write its changes, then send its replies."""
-        self.answers.settle()
-
     def close(self) -> None:
         """Close the journal, after the copies are durable and offsets have moved. Raises StoreError."""
         try:

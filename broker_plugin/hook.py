@@ -376,7 +376,8 @@ class Gate:
                     aside.blocks.append(block)
             if entries:
                 if sum([len(entry[2]) for entry in entries]) + len(entries) * ROW_BYTES <= self.frame_bytes:
-                    blocks.append(self._spill.append(entries))
+                    dues, ids, records = zip(*entries, strict=True)
+                    blocks.append(self._spill.append_columns(dues, ids, records, None))
                 else:
                     for part, _ in parts_of(entries, self.frame_bytes):
                         blocks.append(self._spill.append(part))

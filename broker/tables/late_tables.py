@@ -160,7 +160,7 @@ class LateTable(Generic[K, V]):
         if batch is None:
             batch = self._gathering = TableBatch()
             if self._writer is not None:
-                self._writer.schedule()
+                self._writer.changed()
         batch.changes.update(changes)
         self._coming.update(key for key, value in changes.items() if value is not None and key not in self._table)
         return batch
@@ -245,7 +245,7 @@ class LateTable(Generic[K, V]):
             set() if rest is None else {k for k, v in rest.changes.items() if v is not None and k not in self._table}
         )
         if rest is not None and self._writer is not None:
-            self._writer.schedule()
+            self._writer.changed()
         if batch.error is not None:
             self._failed()
         told, batch.waiting = batch.waiting, []  # nobody is told twice: a listener may call `alone`, so `finish`

@@ -102,6 +102,7 @@ class TableWriter:
         """Batches written, or tried to, since the start."""
         self._call_soon_threadsafe = call_soon_threadsafe
         self.schedule = schedule
+        self._has_changes = False  # a table has gathered some since the last `commit`
         self._tables: tuple[WrittenTable, ...] = ()
         self._queue: SimpleQueue[Writing | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -116,8 +117,16 @@ class TableWriter:
         self._thread = threading.Thread(target=self._run, name="tables", daemon=True)
         self._thread.start()
 
+    def changed(self) -> None:
+        """Have what a table has gathered handed over at the end of the turn."""
+        self._has_changes = True
+        self.schedule()
+
     def commit(self) -> None:
         """Hand over what the turn has gathered."""
+        if not self._has_changes:
+            return
+        self._has_changes = False
         for table in self._tables:
             if table.hand_over():
                 self._queue.put(table)

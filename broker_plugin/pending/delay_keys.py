@@ -107,7 +107,8 @@ class DelayKeys:
             int, tuple[int, int]
         ] = {}  # of these and the last turn's: id and due time of who had its key
         self._now_ms = 0
-        self._fresh: list[tuple[int, int, int]] = []  # (hash, delay id, due) of this turn
+        self.fresh: list[tuple[int, int, int]] = []
+        """Messages with a key that this turn holds: hash, delay id and due time each."""
         self._journalled: dict[int, tuple[int, int, int]] = {}  # by delay id, of the one before it
 
     def load(self, rows: Iterable[MessageRow], records: Iterable[tuple[int, int, bytes]]) -> None:
@@ -197,16 +198,16 @@ class DelayKeys:
             self._table.put(hash_, delay_id, due_ms)
         if before is not None:
             self._before[delay_id] = before
-        self._fresh.append((hash_, delay_id, due_ms))
+        self.fresh.append((hash_, delay_id, due_ms))
         self._now_ms = now_ms
         self._under_way.add(delay_id)
 
     def forget(self, delay_id: int) -> None:
         """Forget a message of this turn, or of the one just journalled: it is not held after all."""
         self._under_way.discard(delay_id)
-        gone = [entry for entry in self._fresh if entry[1] == delay_id]
+        gone = [entry for entry in self.fresh if entry[1] == delay_id]
         if gone:
-            self._fresh = [entry for entry in self._fresh if entry[1] != delay_id]
+            self.fresh = [entry for entry in self.fresh if entry[1] != delay_id]
         elif delay_id in self._journalled:
             gone = [self._journalled.pop(delay_id)]
         self.forget_all(gone)
@@ -234,23 +235,18 @@ class DelayKeys:
 
     def forget_turn(self) -> None:
         """Forget all messages of this turn, because it failed."""
-        fresh, self._fresh = self._fresh, []
+        fresh, self.fresh = self.fresh, []
         self.forget_all(fresh)
 
     def cut(self, begin: int) -> list[tuple[int, int, int]]:
         """Take the messages from place ``begin`` on out of this turn; returns them for `join`."""
-        fresh = self._fresh[begin:]
-        del self._fresh[begin:]
+        fresh = self.fresh[begin:]
+        del self.fresh[begin:]
         return fresh
 
     def join(self, entries: Iterable[tuple[int, int, int]]) -> None:
         """Make messages that were cut out of another turn a part of this one."""
-        self._fresh += entries
-
-    @property
-    def fresh_count(self) -> int:
-        """How many messages with a key this turn holds."""
-        return len(self._fresh)
+        self.fresh += entries
 
     def is_of(self, hash_: int, delay_id: int, due_ms: int) -> None:
         """Note the message that has a key now."""
@@ -259,7 +255,7 @@ class DelayKeys:
 
     def write(self, more: Sequence[tuple[int, int, int]] = ()) -> None:
         """Write the rows of this turn, and of ``more`` (hash, delay id, due). Before its frame. Raises StoreError."""
-        fresh, now_ms = [*self._fresh, *more], self._now_ms
+        fresh, now_ms = [*self.fresh, *more], self._now_ms
         if fresh:
             self.rows.add([MessageRow(delay_id, due_ms, now_ms, hash_, 0, 0) for hash_, delay_id, due_ms in fresh])
 
@@ -271,9 +267,9 @@ class DelayKeys:
         """Note that this turn is journalled."""
         for delay_id in self._journalled:
             self._before.pop(delay_id, None)
-        self._journalled = {entry[1]: entry for entry in self._fresh}
+        self._journalled = {entry[1]: entry for entry in self.fresh}
         self._under_way.difference_update(self._journalled)
-        self._fresh = []
+        self.fresh = []
 
     # ------------------------------------------------------------------------------------------------ any thread
 

@@ -90,7 +90,7 @@ class KeyedTurn:
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do for this turn."""
-        return not (self._kept or self._replacing or self.keys.fresh_count)
+        return not (self._kept or self._replacing or self.keys.fresh)
 
     def keep(self, kept: FirstStays) -> Held:
         """Answer a send with a message that is pending already; the answer waits until that one is durable."""
@@ -128,7 +128,7 @@ class KeyedTurn:
         spill = self._spill
         under_way: list[_Replacement] = []
         with spill.lock:
-            if self.keys.fresh_count:
+            if self.keys.fresh:
                 for block in blocks:
                     spill.publish(block)
             try:
@@ -195,7 +195,7 @@ class KeyedTurn:
 
     def mark(self, share: KeyedShare) -> None:
         """Remember what this turn has, before a slice of a large batch is checked."""
-        share.mark = len(self._kept), len(self._replacing), self.keys.fresh_count
+        share.mark = len(self._kept), len(self._replacing), len(self.keys.fresh)
         self._share = share
 
     def cut(self, share: KeyedShare) -> None:

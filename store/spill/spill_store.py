@@ -182,7 +182,7 @@ class SpillStore(SpillView):
         """`append` as columns; ``rows`` are their `encode_rows`, or None. Also raises StoreError for a bad due time."""
         if not min(dues) >= 0 or not max(dues) < DUE_LIMIT:
             raise StoreError(f"due times from {min(dues)} to {max(dues)}: 0 to {DUE_LIMIT - 1} ms are possible")
-        if self._debts:
+        if self._debts.rows:
             self.settle()
         self._room.take(FRAME_BYTES + len(dues) * FRAME_ROW_BYTES + sum(map(len, records)))
         block = self._journal.append(ACCEPT, dues, ids, (0,) * len(dues), records, rows)
@@ -257,7 +257,7 @@ class SpillStore(SpillView):
         Its sync also writes the cancels that are still owed; while that fails, the ticket fails.
         """
         ticket = Ticket((self._journal, self._journal.written))
-        return ticket.joined(Ticket((self._debts, self._debts.written))) if self._debts else ticket
+        return ticket.joined(Ticket((self._debts, self._debts.written))) if self._debts.rows else ticket
 
     @property
     def in_doubt(self) -> frozenset[int]:
@@ -294,7 +294,7 @@ class SpillStore(SpillView):
         found = self._state.find(delay_id)
         if found is None or found.done:
             return None
-        if self._debts:
+        if self._debts.rows:
             self.settle()
         block = self._journal.append(CANCEL, (found.due_ms,), (delay_id,), (found.version,), ())
         self._state.mark_done((found.ref,))
@@ -302,7 +302,7 @@ class SpillStore(SpillView):
 
     def cancel_many(self, columns: Columns, versions: Sequence[int]) -> Ticket:
         """`cancel` by one frame for records that were scanned, with their `versions`, under this hold of the lock."""
-        if self._debts:
+        if self._debts.rows:
             self.settle()
         block = self._journal.append(CANCEL, columns.dues, columns.ids, versions, ())
         self._state.mark_done(columns.refs)
@@ -317,7 +317,7 @@ class SpillStore(SpillView):
             raise StoreError(f"due time {due_ms}: 0 to {DUE_LIMIT - 1} ms are possible")
         if self._state.home(found.ref) < 0:
             raise StoreError(f"message {found.delay_id:#x} version {found.version} is not pending any more")
-        if self._debts:
+        if self._debts.rows:
             self.settle()
         self._room.take(FRAME_BYTES + FRAME_ROW_BYTES + len(record))
         block = self._journal.append(MOVE, (due_ms,), (found.delay_id,), (found.version + 1,), (record,))
@@ -359,7 +359,7 @@ class SpillStore(SpillView):
         if self._closed or not self._stepping.acquire(blocking=False):
             return False
         try:
-            if (self._debts or self._journal.is_torn) and not 0 < self._settle_ms - now_ms <= SETTLE_EVERY_MS:
+            if (self._debts.rows or self._journal.is_torn) and not 0 < self._settle_ms - now_ms <= SETTLE_EVERY_MS:
                 self._settle_ms = now_ms + SETTLE_EVERY_MS
                 with contextlib.suppress(StoreError):
                     self.settle()

@@ -34,28 +34,29 @@ class Debts:
         self._journal = journal
         self._lock = lock
         self._at_once = append_bytes_max // FRAME_ROW_BYTES
-        self._rows: list[tuple[int, int, int]] = []
+        self.rows: list[tuple[int, int, int]] = []
+        """What is owed. Each turn asks whether there is anything, so it is no property."""
         self.written = 0
         self.synced = 0
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def owe(self, rows: Iterable[tuple[int, int, int]]) -> None:
         """Owe cancels: due time, delay id and version each."""
-        before = len(self._rows)
-        self._rows += rows
-        self.written += len(self._rows) - before
+        before = len(self.rows)
+        self.rows += rows
+        self.written += len(self.rows) - before
 
     def settle(self) -> None:
         """Write all owed cancels, and clear what a failed write has left. Raises StoreError: try again."""
         if self._journal.is_torn:
             self._journal.clear()
         with self._lock:
-            while self._rows:
-                dues, ids, versions = zip(*self._rows[: self._at_once], strict=True)
+            while self.rows:
+                dues, ids, versions = zip(*self.rows[: self._at_once], strict=True)
                 self._journal.append(CANCEL, dues, ids, versions, ())
-                del self._rows[: len(ids)]
+                del self.rows[: len(ids)]
 
     def sync(self) -> None:
         """Write all owed cancels and make them durable. Raises StoreError: try again."""
