@@ -28,10 +28,10 @@ def keep_behind(files: Files, segment: Segment, start: int, aside: Path) -> Path
             parts += [bytes(at - start - sum(map(len, parts))), data]
     if not parts:
         return None
-    path = aside / f"{segment.path.name}@{start}"
     try:
         files.makedirs(aside)
-        files.replace_file(files.free_name(path), b"".join(parts).rstrip(bytes(1)))
+        path = files.free_name(aside / f"{segment.path.name}@{start}")
+        files.replace_file(path, b"".join(parts).rstrip(bytes(1)))
     except StoreError:
         return None
     return path

@@ -170,6 +170,20 @@ def test_what_was_put_aside_before_is_kept() -> None:
     assert (b"abc" in kept[0], b"xyz" in kept[1]) == (True, True)
 
 
+def test_the_log_tells_where_a_second_torn_end_was_put() -> None:
+    disk = SimDisk()
+    for body in (b"abc", b"xyz"):
+        log = opened(disk, 300)
+        while log.end < 700:
+            append(log, [record(body)], [0], 1)
+        log.close()
+        disk.open(ROOT / f"{300:020d}").pwrite(b"\0\0\0\0", 0)
+        again = opened(disk, 300)
+        assert again.cut_aside is not None
+        assert body in disk.read_file(again.cut_aside)
+        again.close()
+
+
 @pytest.mark.parametrize("can_punch", [True, False])
 def test_a_failed_write_changes_nothing_and_leaves_nothing(can_punch: bool) -> None:
     for number in range(1, 5):
