@@ -32,8 +32,8 @@ from tests.support.wire import Wire
 
 __all__ = ["DUE_FIELDS", "Part", "run_workload"]
 
-SPREAD_MS = 30_000
-LEAD_MS = 10_000
+SPREAD_MS = 40_000
+LEAD_MS = 20_000
 """From the command to send until the first due time, so that a message is on the broker before it is due."""
 
 GRACE_SECONDS = 25
