@@ -9,9 +9,9 @@ from service.core.shard import Shard
 from tests.service.cluster_world import World, story
 from tests.service.planted import BUGS, AlwaysCalm
 
-STORIES = 50
+STORIES = 150
 """Most stories that a bug may take to be found."""
-FIRST = {"lease without reading": 89, "named too late": 61, "any roll": 40, "cancelled forgotten": 25}
+FIRST = {"lease without reading": 89, "named too late": 61, "any roll": 40, "cancelled forgotten": 500}
 """Stories before this one did not show it when it was planted."""
 
 
