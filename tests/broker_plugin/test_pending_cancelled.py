@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +30,24 @@ def full(desk: Desk, *folders: str) -> None:
     desk.world.disk.fault = fault if folders else None
 
 
-def refused(desk: Desk, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cancel whose row is written and which the journal refuses; nor can the row be taken back then."""
+@contextmanager
+def journal_refuses(desk: Desk, cancel: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The block's cancels have their rows written, and the journal refuses them; nor can rows be taken back then."""
 
     def no_room(*_: Any) -> Any:
         full(desk, "cancelled")
         raise StoreFullError("journal: no room")
 
     with monkeypatch.context() as patched:
-        patched.setattr(SpillStore, "cancel", no_room)
+        patched.setattr(SpillStore, cancel, no_room)
         with pytest.raises(StoreError):
-            desk.change(offset)
+            yield
+
+
+def refused(desk: Desk, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancel whose row is written and which the journal refuses; nor can the row be taken back then."""
+    with journal_refuses(desk, "cancel", monkeypatch):
+        desk.change(offset)
 
 
 def row_says(desk: Desk, offset: int) -> bool:
@@ -273,14 +282,9 @@ def test_one_of_several_refused_cancels_that_comes_true_hides_no_other_row(monke
     desk = Desk()
     sent = [desk.send(FAR + at, __DELAYKEY=f"k{at}") for at in range(3)]
 
-    def no_room(*_: Any) -> Any:
-        full(desk, "cancelled")
-        raise StoreFullError("journal: no room")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(SpillStore, "cancel_many", no_room)
-        with pytest.raises(StoreError):
-            desk.desk.change_matching(PendingQuery(key_prefix="k"), PendingVerb.CANCEL, NOW, dry_run=False)
+    query = PendingQuery(key_prefix="k")
+    with journal_refuses(desk, "cancel_many", monkeypatch):
+        desk.desk.change_matching(query, PendingVerb.CANCEL, NOW, dry_run=False)
     assert desk.change(sent[2]).verdict is V.DONE  # no room for void rows, nor for a row of its own
     desk.world.disk.fault = None
     desk.world.store.flusher.sync_all()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from service.core.calm import Calm
 from service.core.lines import Line, LineKind
-from service.core.shard import MaySend, Shard
+from service.core.shard import Shard
 from tests.service.cluster_world import Node, World, assign
 
 __all__ = ["BulkWorld", "bulk_story"]
@@ -64,20 +64,8 @@ class BulkWorld(World):
 class BulkNode(Node):
     """An instance that looks only at what is due: there are thousands."""
 
-    def deliver(self) -> None:
-        shard, world = self.shard, self.world
-        assert shard is not None
-        for offset in [offset for offset, due_ms in self.pending.items() if due_ms <= world.now]:
-            admission = shard.may_send(offset, self.pending[offset], world.now, world.now, ("T",))
-            if admission is MaySend.ALREADY:
-                del self.pending[offset]
-            elif admission is MaySend.GO:
-                broker = world.targets[world.random.choice(sorted(world.targets))]
-                (queue,) = broker.queues
-                if shard.is_named(queue):
-                    self.put(shard, broker, queue, offset)
-                else:
-                    self.aim(shard, broker, queue)
+    def looked_at(self) -> list[int]:
+        return [offset for offset, due_ms in self.pending.items() if due_ms <= self.world.now]
 
 
 def bulk_story(world: BulkWorld, count: int, share: int = 2, again: bool = True) -> dict[str, int]:

@@ -520,11 +520,15 @@ class Node:
 
         self.ask(self.world.entry, lambda: self.world.append(line), lambda _: None, lost)
 
+    def looked_at(self) -> list[int]:
+        """The pending entries that a delivery looks at."""
+        return list(self.pending)
+
     def deliver(self) -> None:
         shard, world = self.shard, self.world
         assert shard is not None
-        for offset, due_ms in list(self.pending.items()):
-            admission = shard.may_send(offset, due_ms, world.now, world.now, ("T",))
+        for offset in self.looked_at():
+            admission = shard.may_send(offset, self.pending[offset], world.now, world.now, ("T",))
             if admission is MaySend.ALREADY:
                 del self.pending[offset]
             elif admission is MaySend.GO:

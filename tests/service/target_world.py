@@ -30,9 +30,9 @@ NAME = "broker-e/0"
 _HOST = bytes(8)
 
 
-def owned_shard(name: str) -> Shard:
-    """A shard that is owned, after a takeover record and nothing else; its lease does not end."""
-    shard = Shard(name, Timing(lease_ms=1 << 40))
+def owned_shard(name: str, lease_ms: int = 1 << 40) -> Shard:
+    """A shard that is owned, after a takeover record and nothing else; its lease does not end unless told."""
+    shard = Shard(name, Timing(lease_ms=lease_ms))
     shard.take_over("me")
     shard.load(Picture(), 0)
     shard.read([Line(0, LineKind.TAKEOVER, owner="me")], 1, 0)

@@ -12,23 +12,17 @@ from hypothesis import strategies as st
 
 from service.core.lease import LEASE_MS, Lease
 from service.core.lines import Line, LineKind
-from service.core.progress import Picture
-from service.core.shard import MaySend, Shard
+from service.core.shard import MaySend
 from service.link.clock import mono_ms
 from service.link.cluster import ClusterLink
 from service.running.instance_counts import InstanceCounts
 from service.running.owner import Owner
+from tests.service.target_world import owned_shard
 
 
 def test_an_owner_that_reads_half_a_second_behind_a_steady_load_delivers() -> None:
     """On a machine that does much else, reading is never abreast of 25 messages a second."""
-    shard = Shard("broker-a/3")
-    shard.take_over("me")
-    shard.load(Picture(), 0)
-    shard.read([Line(0, LineKind.TAKEOVER, owner="me")], 1, 0)
-    shard.settle(Picture(), 0)
-    shard.record()
-    shard.saved()
+    shard = owned_shard("broker-a/3", LEASE_MS)
     refused = 0
     for now_ms in range(0, 20_000, 40):
         end = 1 + now_ms // 40

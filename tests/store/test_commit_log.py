@@ -155,13 +155,18 @@ def test_later_segments_are_put_aside() -> None:
     assert again.cut_aside == ROOT.parent / "aside" / f"{300:020d}@0"
 
 
+def fill(disk: SimDisk, body: bytes) -> None:
+    """Append to a log until it has three segments, and close it."""
+    log = opened(disk, 300)
+    while log.end < 700:
+        append(log, [record(body)], [0], 1)
+    log.close()
+
+
 def test_what_was_put_aside_before_is_kept() -> None:
     disk = SimDisk()
     for body in (b"abc", b"xyz"):
-        log = opened(disk, 300)
-        while log.end < 700:
-            append(log, [record(body)], [0], 1)
-        log.close()
+        fill(disk, body)
         disk.open(ROOT / f"{300:020d}").pwrite(bytes(300), 0)
     opened(disk, 300)
     aside = ROOT.parent / "aside"
@@ -173,10 +178,7 @@ def test_what_was_put_aside_before_is_kept() -> None:
 def test_the_log_tells_where_a_second_torn_end_was_put() -> None:
     disk = SimDisk()
     for body in (b"abc", b"xyz"):
-        log = opened(disk, 300)
-        while log.end < 700:
-            append(log, [record(body)], [0], 1)
-        log.close()
+        fill(disk, body)
         disk.open(ROOT / f"{300:020d}").pwrite(b"\0\0\0\0", 0)
         again = opened(disk, 300)
         assert again.cut_aside is not None

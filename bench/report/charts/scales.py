@@ -46,7 +46,7 @@ _BETWEEN_MS = (
 _DECADES_TICKED = 10
 """With more decades, small ticks would be a grey bar."""
 _DECADES_IN_NINE = 5
-"""Up to so many decades each has all its small ticks, 2 to 9; with more, 2 and 5. Drawing a tick takes about 1 ms."""
+"""Up to so many decades each has all its small ticks, 2 to 9; with more, 2 and 5, which can be told apart."""
 _TIME_STEPS_MS = (
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000,
     1_200_000, 1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, _DAY_MS, 2 * _DAY_MS, 5 * _DAY_MS,

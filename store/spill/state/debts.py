@@ -39,9 +39,6 @@ class Debts:
         self.written = 0
         self.synced = 0
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def owe(self, rows: Iterable[tuple[int, int, int]]) -> None:
         """Owe cancels: due time, delay id and version each."""
         before = len(self.rows)
