@@ -29,7 +29,10 @@ def test_all_shards_get_their_part_and_all_of_it_is_received(tmp_path: Path) -> 
     with session.running(system) as running:
         running.prepare("Bench", 2)
         assert len(running.pids()) == 3, "a supervisor and two shards"
-        load = Load(running.port, count=COUNT, connections=4, queues=2, due_from_ms=50, due_to_ms=300, seconds=30)
+        # At a rate, each connection sends in its turn; without one, the shard that answers faster would get more.
+        load = Load(
+            running.port, count=COUNT, rate=1000, connections=4, queues=2, due_from_ms=50, due_to_ms=300, seconds=30
+        )
         with session.receiving(system, running, "Bench", 2) as catch:
             result = session.generate(load)
             verdict = catch.wait(result.accepted, time.time() * 1000 + 30_000).judge()
