@@ -95,7 +95,7 @@ class Broker:
         self._timers: list[asyncio.Task[None]] = []
         self._lookout: Lookout | None = None
         self.door: HttpDoor = NoDoor()
-        """Where HTTP is served."""
+        """The HTTP server; `NoDoor` without one."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -135,12 +135,12 @@ class Broker:
 
     @property
     def clients(self) -> Clients:
-        """Who is connected."""
+        """The connected clients."""
         return self.core.clients
 
     @property
     def offsets(self) -> ConsumerOffsets:
-        """How far the groups have read."""
+        """The offsets up to which the groups have read."""
         return self.core.offsets
 
     @property

@@ -45,7 +45,7 @@ def raise_limit() -> int:
 
 
 def connections_max() -> int:
-    """How many connections the limit has room for beside the store's files."""
+    """Return the number of connections that the limit has room for beside the store's files."""
     limit = _number(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     return limit - min(STORE_FILES, limit // 2)
 

@@ -1,4 +1,4 @@
-"""What a broker without sockets is made of, for those that need more than one piece of it."""
+"""The pieces of a broker without sockets, for code that needs several of them."""
 
 from __future__ import annotations
 

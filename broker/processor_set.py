@@ -1,4 +1,4 @@
-"""Which processors a broker has, and what each is given of it."""
+"""The processors of a broker, each made with the parts of the broker that it needs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ProcessorSet:
         save_config: Callable[[Mapping[str, str]], bool],
         bound_figures: Callable[[], dict[str, str]],
     ) -> None:
-        """What follows ``parts`` is what the broker does as a whole: see `broker.core.BrokerCore`."""
+        """The arguments after ``parts`` are actions of the whole broker (`broker.core.BrokerCore`)."""
         self._parts = parts
         self.asides = Asides()
         self._delete_topic = delete_topic

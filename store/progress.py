@@ -1,4 +1,4 @@
-"""How far the derived data is durable: the reason why a restart reads only the tail of the CommitLog.
+"""The position up to which derived data is durable. With it, a restart reads only the tail of the CommitLog.
 
 ConsumeQueues and the key index are derived from the log. Every few seconds (see `store.keeper`) their new entries are
 written and synced, and then this file is written: all records below ``position`` are in them, and the queues have these

@@ -180,7 +180,7 @@ class Recovery:
 
     @staticmethod
     def _last_record_of(queue: ConsumeQueue) -> tuple[int, int]:
-        """Where the last record of a queue ends, and its size."""
+        """Return the end of a queue's last record in the CommitLog, and its size; (0, 0) without one."""
         entry = queue.entry(queue.count - 1)
         return (0, 0) if entry is None or entry[1] == PRE_BLANK_SIZE else (entry[0] + entry[1], entry[1])
 

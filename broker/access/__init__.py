@@ -1,1 +1,1 @@
-"""Who may do what: access rules, accounts, and the table of request codes."""
+"""Access control: accounts, their rules, and the right that each request code needs."""

@@ -31,7 +31,7 @@ class ConfigError(ValueError):
 
 
 class Live(Enum):
-    """How a changed value takes effect while the broker runs (`broker.live_config.apply_changes`)."""
+    """The way in which a changed value takes effect while the broker runs (`broker.live_config.apply_changes`)."""
 
     READ = "the value is read again at each use"
     RETENTION = "the store's retention gets it"

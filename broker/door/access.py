@@ -1,4 +1,4 @@
-"""Who may do what over HTTP, and how a caller proves who it is.
+"""Access control of HTTP: how callers prove their identity, and the rights that follow from it.
 
 ==================  =========================================================================================
 ``httpToken``       a request with ``Authorization: Bearer TOKEN`` may do everything

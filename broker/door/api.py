@@ -47,7 +47,7 @@ from store.put.pending_api import (
 __all__ = ["CALLER", "add_api"]
 
 CALLER = web.RequestKey("caller", Caller)
-"""Who asks; set by the application before a handler runs."""
+"""The caller; the application sets it before a handler runs."""
 
 
 def add_api(app: web.Application, state: DoorState) -> None:

@@ -124,7 +124,7 @@ class Traffic:
 
     @property
     def series_count(self) -> int:
-        """How many topics, groups and pairs of them are counted."""
+        """Number of topics, groups and pairs of them that are counted."""
         return sum(map(len, self._tables.values()))
 
     # ------------------------------------------------------------------------------------------------ counting

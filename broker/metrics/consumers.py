@@ -25,7 +25,7 @@ ROWS_MAX = 500
 """Most topics of groups that have rows of their own."""
 _LAG_LABELS = ("consumer_group", "topic", "is_retry", "is_system")
 _VERSION_DIGITS = 498
-"""What `remoting.codes.VERSION` means: 4.9.8. Apache gives two numbers to each release, the first to its snapshot."""
+"""`remoting.codes.VERSION` as a release: 4.9.8. Apache gives each release two numbers, the first to its snapshot."""
 
 
 class _Lag(NamedTuple):

@@ -111,7 +111,7 @@ def _by_topic(control: PendingControl, topics_max: int) -> Iterator[Family]:
 
 
 def _ahead(control: PendingControl, now_ms: int) -> list[tuple[int, int]]:
-    """How many are due after the bound before and up to each bound."""
+    """For each bound, count the messages due after the previous bound and up to this one."""
     within: dict[int, int] = {}
     for span_s, bars in _COUNTED_S:
         found = control.forecast(now_ms, now_ms + span_s * 1000, bars)

@@ -214,7 +214,7 @@ class RouteTable:
         self._check_topics(self._news(name, topics))
 
     def _news(self, name: str, topics: Mapping[str, QueueData]) -> int:
-        """How many topics of a broker are new."""
+        """Count the topics of a broker that are new."""
         known = self._topics.get(name)
         return len(topics) if known is None else sum(topic not in known.table for topic in topics)
 

@@ -42,7 +42,7 @@ class Linger:
         self._skip = 0  # number of turns without a poll after the last useless one
         self._skipped = 0
         self.asked = 0
-        """How often `find` was called."""
+        """Number of calls of `find`."""
 
     def served(self, ready: _Events) -> bool:
         """Note the connections of a turn; answer whether it was a single one, the same as in the turn before."""

@@ -1,4 +1,4 @@
-"""What a processor is: handlers for request codes."""
+"""The protocol of a processor: handlers for request codes."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def page_document(page: PendingPage, store_host: bytes) -> dict[str, Any]:
 
 
 def count_document(count: PendingCount) -> dict[str, Any]:
-    """How many match so far, and where to continue counting."""
+    """Make the answer to a count: the matches so far, and where to continue counting."""
     return {
         "count": count.count,
         "bytes": count.bytes,
@@ -90,7 +90,7 @@ def bulk_document(bulk: PendingBulk, store_host: bytes) -> dict[str, Any]:
 
 
 def forecast_document(forecast: Forecast) -> dict[str, Any]:
-    """How many come when; empty bars are left out."""
+    """Make the answer to a forecast: messages by due time. Empty bars are left out."""
     return {
         "from_ms": forecast.from_ms,
         "to_ms": forecast.to_ms,

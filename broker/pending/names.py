@@ -1,4 +1,4 @@
-"""How people and programs name a pending message in one text.
+"""Names of pending messages: one text for an offset, or for a topic and a delay key.
 
 =====================================  ===================================================================
 ``7F00000100002A9F4000010000000005``   the message id that the send was answered with (``offsetMsgId``)

@@ -95,5 +95,5 @@ class PopPolls:
                 self._long_poll.release(name)
 
     def waiting(self, topic: str, group: str, queue_id: int) -> int:
-        """How many pops wait under a key."""
+        """Number of pops that wait under a key."""
         return self._long_poll.held(self.key(topic, group, queue_id))

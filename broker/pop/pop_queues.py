@@ -134,7 +134,7 @@ class PopQueues:
         return offsets if len(offsets) == len(found.positions) else []
 
     def room(self, queue: PopQueue) -> int:
-        """How many more messages of a queue may be in flight."""
+        """Number of further messages of a queue that may be in flight."""
         return min(self._per_queue() - queue.count, self.in_flight.count_max - self.in_flight.count)
 
     def moved(self, queues: Iterable[PopQueue]) -> None:

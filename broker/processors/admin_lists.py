@@ -1,4 +1,4 @@
-"""What administrators send as lists: topics and groups, each checked."""
+"""Lists of topics and groups in administrators' requests: each entry is read and checked."""
 
 from __future__ import annotations
 

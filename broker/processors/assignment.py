@@ -80,7 +80,7 @@ class AssignmentProcessor:
         self._default_mode = default_mode
         self._balances = balances
         self.routes: Routes = self._own_queues
-        """Where queues are looked up; a broker with name servers asks those."""
+        """Looks queues up: in the broker's own table, or at its name servers if it has some."""
 
     def handlers(self) -> Mapping[int, Handler]:
         """List what it answers."""

@@ -126,7 +126,7 @@ class LongPoll:
             self.sooner()
 
     def held(self, queue: Queue) -> int:
-        """How many are held for a queue."""
+        """Number of pulls that are held for a queue."""
         return len(self._holds.get(queue, ()))
 
     def arrived(self, queues: Sequence[Queue]) -> None:

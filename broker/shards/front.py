@@ -90,7 +90,7 @@ class Front:
         self.settings: dict[str, str] = {}
         """Settings that were changed since the start: a shard that is started later gets them, too."""
         self.namesrv_port = 0
-        """Where the name server listens; 0 without one."""
+        """Port of the name server; 0 without one."""
         self.names: NameServer | None = None
         self._acl: Acl | None = None
         self._server = Server(

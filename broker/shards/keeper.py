@@ -105,7 +105,7 @@ class ShardKeeper:
         return all(kept.state is ShardState.ENDED for kept in self._kept.values())
 
     def down_ms(self, index: int, now_ms: int) -> int:
-        """How long a shard has not served; 0 while it does."""
+        """Milliseconds since a shard last served; 0 while it serves."""
         kept = self._kept[index]
         return 0 if kept.state is ShardState.SERVING else now_ms - kept.serving_ms
 

@@ -1,4 +1,4 @@
-"""Which shards a store has, where each lies, and how many of them a start runs.
+"""The shards of a store: their numbers, their directories, and those that a start runs.
 
 A store with shards is the directory of shard 0, with the others beneath it::
 

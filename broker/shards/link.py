@@ -68,7 +68,7 @@ SUPERVISOR = "the supervisor"
 """The name of a shard's embedded name server in the log."""
 
 ANSWER_MS = 20_000
-"""How long a shard waits for the supervisor. It is longer than the supervisor waits for another shard."""
+"""A shard waits this long for the supervisor: longer than the supervisor waits for another shard."""
 _OWN_SETTING = "brokerPermission"
 _SIGNED = frozenset((ACCESS_KEY, SIGNATURE, SECURITY_TOKEN))
 _SETTINGS_MAX_BYTES = 32 << 10

@@ -57,7 +57,7 @@ def check_ports(config: BrokerConfig, indexes: list[int]) -> None:
 
 
 def scrape_list(config: BrokerConfig, indexes: list[int]) -> list[dict[str, Any]] | None:
-    """Where Prometheus finds the metrics of each shard, as its ``file_sd_configs`` reads it; None without metrics.
+    """List the metrics ports of all shards in the form of Prometheus's ``file_sd_configs``; None without metrics.
 
     The labels say the shard, since all have the same host.
     """

@@ -190,7 +190,7 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------------ shards
 
     def spec(self, index: int) -> dict[str, Any]:
-        """What a shard's process is told (`broker.cli.shard`)."""
+        """Make the document that a shard's process starts with (`broker.cli.shard`)."""
         config = self.config
         own = {
             **self._start.settings,

@@ -1,4 +1,4 @@
-"""How far each consumer group has read each queue: ``config/consumerOffset.json``.
+"""Offsets of consumer groups, one for each queue that a group reads: ``config/consumerOffset.json``.
 
 Offsets are kept in memory and written every few seconds and at stop. A crash sets groups back by that much:
 consumption is at least once. An offset may survive a power cut that the queue's last messages did not. Such an offset
@@ -38,7 +38,7 @@ class ConsumerOffsets:
         self.resets: dict[str, dict[int, int]] = {}
         """Offsets set by an administrator; the next pull of each queue is told its one."""
         self.pulled: dict[str, dict[int, int]] = {}
-        """How far the groups have pulled, which may be ahead of what they have committed."""
+        """Offsets up to which the groups have pulled. They may be ahead of the committed ones."""
         self.data_version = DataVersion(now_ms())
         self.count_max = count_max
         self.count = 0

@@ -1,4 +1,4 @@
-"""Locks of queues for ordered consumption: which client holds which.
+"""Locks of queues for ordered consumption: each is held by one client of a group.
 
 A lock that is not renewed for 60 s (``lockMaxLiveTime``) goes to the next client that asks.
 """
@@ -16,7 +16,7 @@ Queue = tuple[str, str, int]
 
 
 class QueueLocks:
-    """Which client holds which queue for which group. Only the network loop uses it."""
+    """The locks of all groups: queue to client. Only the network loop uses them."""
 
     __slots__ = ("_groups", "_life_ms", "count", "count_max")
 

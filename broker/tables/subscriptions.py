@@ -62,7 +62,7 @@ class GroupSubscription:
 
     @property
     def problem(self) -> str:
-        """What is wrong with a SQL92 expression; empty if nothing is."""
+        """The fault of a SQL92 expression; empty if it has none."""
         self._compile()
         return self._problem or ""
 

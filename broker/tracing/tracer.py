@@ -50,7 +50,7 @@ _SCOPE = InstrumentationScope("timewheel")
 
 
 class SpanExporter(Protocol):
-    """What is asked of OpenTelemetry's exporter."""
+    """The methods of OpenTelemetry's exporter that are used here."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send spans; may take as long as its timeout."""

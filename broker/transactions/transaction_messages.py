@@ -164,15 +164,15 @@ def _with_checks(text: str, checks: int) -> str:
 
 
 def checks_before(half: StoredMessage) -> int:
-    """How often an Apache broker had checked a half message when it stored it."""
+    """Return the number of checks that an Apache broker had made when it stored a half message."""
     text = get_property(half.properties, TRANSACTION_CHECK_TIMES) or "0"
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 11 else 0
 
 
 def immunity_ms(properties: str) -> int | None:
-    """How long the producer wants not to be asked, from CHECK_IMMUNITY_TIME_IN_SECONDS; None if it does not say.
+    """Return the time for which the producer must not be asked (CHECK_IMMUNITY_TIME_IN_SECONDS), ms; None without one.
 
-    What is no number counts as not said, as in Apache.
+    A value that is no number is ignored, as in Apache.
     """
     text = get_property(properties, CHECK_IMMUNITY_TIME_IN_SECONDS)
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 12:

@@ -103,7 +103,7 @@ class EntryReader:
         return min(starts[0] // QUEUE_ENTRY_BYTES, in_memory) if starts else in_memory
 
     def file_starts(self) -> list[int]:
-        """Where the files begin, in bytes of the endless range, in order."""
+        """List the starts of the files, in bytes of the endless range, ascending."""
         if self._unmade:
             return []
         return [int(name) for name in self._cache.files.listdir(self.directory) if name.isascii() and name.isdigit()]

@@ -62,7 +62,7 @@ class QueueSums:
             self.summed = end // QUEUE_ENTRY_BYTES
 
     def summed_bytes(self, start: int) -> int | None:
-        """How many bytes of a file its checksum covers; None if it has none."""
+        """Number of bytes of a file that its checksum covers; None if it has none."""
         if start not in self._sums:
             return None
         return min(self._file_bytes, self.summed * QUEUE_ENTRY_BYTES - start)

@@ -90,7 +90,7 @@ class LevelScheduler:
         self.progress = LevelProgress(store, len(levels), files, offsets_path)
         self.delivered_count = 0
         self.lateness = LatenessCounts()
-        """How late its deliveries were."""
+        """Lateness of its deliveries."""
         self.failed_count = 0
         """Puts that failed, each try counted."""
         self.discarded_count = 0

@@ -1,4 +1,4 @@
-"""Which table of delay levels applied to which part of the log: ``timewheel/levels``.
+"""The tables of delay levels, each with the part of the log that it applies to: ``timewheel/levels``.
 
 A level message's record contains only its level. Its due time is in its ConsumeQueue entry, and entries are derived
 again from the log after a crash. If ``messageDelayLevel`` has changed in between, today's table would give a message

@@ -11,7 +11,7 @@ from store.disk.segments import Segment
 __all__ = ["keep_behind", "put_away"]
 
 CUT_BYTES_MAX = 32 << 20
-"""How far behind the end recovery looks for bytes to put aside; hardly ever are more unsynced."""
+"""Recovery looks so far behind the end for bytes to put aside; hardly ever are more unsynced."""
 CUT_BYTES_AT_ONCE = 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""Whether a committed message is whole: the record behind it tells, or the half message that it was made of.
+"""Proof that a committed message is whole: the record behind it, or the half message that it was made of.
 
 The committed message of a transaction names its half message where other records have their checksum. It is written
 by one write together with the op message, which says that the half message is decided. So the flag of the op message

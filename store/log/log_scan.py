@@ -173,7 +173,7 @@ def _behind(read: Callable[[int, int], bytes], base: int, place: int, limit: int
 
 
 def _wants(buffer: bytes, at: int, offset: int, room: int) -> int:
-    """How many bytes it takes to judge a record that the buffer may have cut off; 0 if it is judged already."""
+    """Return the bytes needed to judge a record that the buffer may have cut off; 0 if it can be judged already."""
     left = len(buffer) - at
     if left < RECORD_BYTES_MIN:
         return min(RECORD_BYTES_MIN, room) if min(RECORD_BYTES_MIN, room) > left else 0

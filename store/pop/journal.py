@@ -107,7 +107,7 @@ class PopJournal:
         self.written = 0
         """Bytes written since the start; never less."""
         self.synced = 0
-        """How many of them are durable."""
+        """Bytes of `written` that are durable."""
         self.log_position = 0
         """The CommitLog position of the last frame."""
         self.failure = ""

@@ -39,15 +39,15 @@ class Notes:
         self._rows.append(batch_row(ref, number, start, bits, pop_ms, due_ms, next_offset))
 
     def moved(self, ref: int, next_offset: int) -> None:
-        """A queue's next offset is another one."""
+        """Note a queue's new next offset."""
         self._rows.append(next_row(ref, next_offset))
 
     def taken(self, number: int, bits: int) -> None:
-        """Messages of a batch are done with."""
+        """Note messages of a batch that are done with."""
         self._taken[number] = self._taken.get(number, 0) | bits
 
     def blocked(self, ref: int, block: OrderBlock) -> None:
-        """What was handed out in order is another."""
+        """Note the messages of a queue that are now handed out in order."""
         self._blocks[ref] = block
 
     def take(self) -> list[bytes]:

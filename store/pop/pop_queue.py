@@ -111,7 +111,7 @@ class PopQueue:
         return new
 
     def packed_at(self, start: int) -> int:
-        """Which of ``packed`` may have a row that begins there; -1 if none has."""
+        """Index in ``packed`` of the only one that may have a row beginning there; -1 if there is none."""
         return bisect_right(self.packed, start, key=_FIRST) - 1
 
     def committed(self) -> int:

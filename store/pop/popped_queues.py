@@ -31,7 +31,7 @@ class PoppedQueues:
     def __init__(self, now_ms: int, queues_max: int = 500_000, count_max: int = 2_000_000) -> None:
         self.lock = threading.Lock()
         self.notes: Notes | None = None
-        """What a journal has to write; None without one."""
+        """Changes that the journal has to write; None without a journal."""
         self._wheel, self._first_ms = TimingWheel(now_ms), now_ms + 1
         self._topics: dict[str, Groups] = {}
         self._going: deque[PopQueue] = deque()

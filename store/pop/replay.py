@@ -71,7 +71,7 @@ class SavedBatch:
 
 
 class PopState:
-    """What the files say.
+    """The state that the files describe.
 
     ==================  ==================================================================================
     ``queues``          `SavedQueue` by its reference, with its batches

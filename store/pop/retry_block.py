@@ -193,7 +193,7 @@ def _topic_bytes(topic: str) -> bytes | None:
 
 
 def _places(copied: Copied, starts: Longs, sizes: Longs) -> tuple[Longs, Longs] | None:
-    """Where each record's topic and property text begin; None if one is not what its place says, or not as most are."""
+    """Find where topic and property text of each record begin; None if a record is misplaced or of an unusual form."""
     data = copied.data
     if int(sizes.min()) < RECORD_BYTES_MIN or int(sizes.sum()) != len(data):
         return None

@@ -236,7 +236,7 @@ def _block(attempt_id: str, pop_ms: int, entries: bytes) -> OrderBlock:
 
 
 def seed_of(store_id: bytes, number: int) -> int:
-    """Where the checksums of a file's frames begin: a frame of another store or file is none."""
+    """Return the seed of the checksums of a file's frames, so that frames of other stores and files are invalid."""
     return crc32(LITTLE_LONG.pack(number), crc32(store_id))
 
 

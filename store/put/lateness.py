@@ -1,4 +1,4 @@
-"""How late deliveries were: a histogram in a few dozen integers, counted by the batch.
+"""Lateness of deliveries: a histogram in a few dozen integers, counted by the batch.
 
 Lateness is *store time minus due time*, whole ms, both read or checked inside the append lock. A batch has one store
 time, so its histogram is a few binary searches over its sorted due times, not a loop over its messages.
@@ -24,7 +24,7 @@ BOUNDS_MS = (
 
 
 class LatenessCounts:
-    """How late deliveries were, ms: count, sum, maximum and a histogram over `BOUNDS_MS`.
+    """Lateness of deliveries, ms: count, sum, maximum and a histogram over `BOUNDS_MS`.
 
     One thread adds at a time. Any thread may read; it may then see a batch that is only partly counted.
     """
@@ -37,7 +37,7 @@ class LatenessCounts:
         self.sum_ms = 0
         self.max_ms = 0
         self.early = 0
-        """How many were stored before they were due. That breaks a promise, so they are counted apart."""
+        """Number of messages stored before they were due. That breaks a promise, so they are counted apart."""
 
     def add(self, store_ms: int, dues: Sequence[int]) -> None:
         """Count a batch that was stored at ``store_ms``; ``dues`` in ascending order."""

@@ -84,7 +84,7 @@ class MeasuredPlugin(Plugin, Protocol):
 
     @property
     def lateness(self) -> Mapping[str, LatenessCounts]:
-        """How late its deliveries were, by who delivered (``on_time``, ``recovery``)."""
+        """Lateness of its deliveries, by kind of delivery (``on_time``, ``recovery``)."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""How a plug-in shows and changes its pending messages: two protocols, no behaviour.
+"""Protocols by which a plug-in shows and changes its pending messages: two, without behaviour.
 
 A plug-in that keeps messages until they are due, and can show and change them, is a `PendingPlugin`; the methods are in
 its `PendingControl`. Requests on the wire, HTTP and the command line are all built on this and on nothing else.
@@ -82,7 +82,7 @@ class PendingControl(Protocol):
         ...
 
     def forecast(self, from_ms: int, to_ms: int, bars: int, topic: str = "") -> Forecast:
-        """How many messages come due when: at most `FORECAST_BARS_MAX` bars of equal length. Raises PendingError."""
+        """Count messages by due time, in at most `FORECAST_BARS_MAX` bars of equal length. Raises PendingError."""
         ...
 
     def accepted_ms(self, offset: int) -> int:

@@ -89,7 +89,7 @@ class PendingVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingName:
-    """How a caller names a message: ``offset``, or ``topic`` and ``key``.
+    """A caller's name of a message: ``offset``, or ``topic`` and ``key``.
 
     With an offset, a given ``topic`` or ``unique_key`` (the property ``UNIQ_KEY``) must be the message's, else it is
     unknown. So an account that may see one topic finds no message of another by guessing offsets.
@@ -119,7 +119,7 @@ class PendingOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingQuery:
-    """Which messages: all given conditions must hold. Times in epoch ms, ``from`` inclusive, ``to`` exclusive.
+    """Conditions for messages; all given ones must hold. Times in epoch ms, ``from`` inclusive, ``to`` exclusive.
 
     ``accepted`` is when the broker accepted the message, by its own clock (for messages of an older store, by the
     sender's). ``properties`` are names, each with the value that it must have. No condition needs the body of a
@@ -214,7 +214,7 @@ class PendingPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCount:
-    """How many messages match. If ``next`` is not empty, the call ended early: call again with it and add up.
+    """The number of matching messages. If ``next`` is not empty, the call ended early: call again with it and add up.
 
     ``bytes_exact`` is False if no message was read: then ``bytes`` is the size of the delay store, or a share of it.
     """
@@ -244,7 +244,7 @@ class PendingBulk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastBar:
-    """How many messages come due within [``from_ms``, ``from_ms`` + the forecast's ``step_ms``)."""
+    """The number of messages due within [``from_ms``, ``from_ms`` + the forecast's ``step_ms``)."""
 
     from_ms: int
     count: int
@@ -252,7 +252,7 @@ class ForecastBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """How many messages come due when. If ``exact`` is False, a bar may be off by a page of a run (some 300)."""
+    """Numbers of messages by due time. If ``exact`` is False, a bar may be off by a page of a run (some 300)."""
 
     from_ms: int
     to_ms: int

@@ -264,7 +264,7 @@ class Plugin(Protocol):
         ...
 
     def pending_count(self) -> int:
-        """How many accepted messages are neither delivered nor cancelled."""
+        """Number of accepted messages that are neither delivered nor cancelled."""
         ...
 
     def cancel(self, offset: int, now_ms: int) -> CommandResult:

@@ -111,7 +111,7 @@ class Put:
         self.first = 0
 
     def __len__(self) -> int:
-        """How many messages."""
+        """The number of messages."""
         raise NotImplementedError
 
     @property

@@ -64,7 +64,7 @@ class ReadyRows(PutColumns):
         self.rows: Longs = np.empty(0, np.int64)
         self.samples: list[PutRecord | None] = []
         self.key_count = 0
-        """How many rows the key index will get, from all slices that have ended."""
+        """Number of rows that the key index will get, from all slices that have ended."""
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -98,7 +98,7 @@ class SpillStore(SpillView):
         self._section = SpillSection(state, journal, self._housekeeping)
         self._stepping = threading.Lock()
         self.outlook = Outlook(state)
-        """What comes due when."""
+        """Counts of pending messages by due time."""
         self._saved_end = 0  # where the journal stood at the last checkpoint before this start
         self._sequence = 0
         self._closed = False

@@ -140,7 +140,7 @@ class JournalSegment(SegmentRows):
         self._gap = ((DUE_MAX, DUE_MAX), 0)
 
     def position(self, key: Key, after: bool) -> int:
-        """Where in the order the first key >= ``key`` stands (> ``key`` with ``after``)."""
+        """Find the place in the order of the first key >= ``key`` (> ``key`` with ``after``)."""
         due, id_ = key
         if after:
             id_ += 1

@@ -1,4 +1,4 @@
-"""Which records of one file are done: a prefix, and bits only where the prefix is broken.
+"""The records of one file that are done: a prefix, and bits only where the prefix is broken.
 
 Problem: progress has to be kept per record, because a clock that steps back, a hand-over, a late arming or a cancel
 would fall below any global watermark. 10,000,000 records, half of them cancelled, may take a couple of megabytes.
@@ -170,7 +170,7 @@ class DoneSet:
         return done
 
     def count_range(self, first: int, end: int) -> int:
-        """How many of ``first … end - 1`` are done."""
+        """Count the done ones of ``first … end - 1``."""
         if end <= first:
             return 0
         return self._count_below(end) - self._count_below(first)

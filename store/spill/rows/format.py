@@ -215,7 +215,7 @@ def read_frame(data: bytes, at: int, offset: int, seed: int) -> Frame | None:
 
 
 def frame_count(head: bytes, at: int = 0) -> int:
-    """How many rows a frame's header claims, before its checksum was compared; 0 if the header is cut off there."""
+    """Number of rows that a frame's header claims, before its checksum is compared; 0 if the header is cut off."""
     return int.from_bytes(head[at + FRAME_COUNT_AT : at + FRAME_POSITION_AT], "little")
 
 

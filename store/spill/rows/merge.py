@@ -143,7 +143,7 @@ def _sorted(parts: list[SourceBatch]) -> Merged:
 
 
 def _upto(dues: Longs, ids: Longs, bound: Key) -> int:
-    """How many of these records, which are in key order, have a key <= ``bound``."""
+    """Count the records with a key <= ``bound``; the records are in key order."""
     count = len(dues)
     if not count or (dues.item(-1), ids.item(-1)) <= bound:
         return count

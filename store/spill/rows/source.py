@@ -80,7 +80,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def writes_ahead(self) -> int:
-        """How often a live record will still be written: 1 (into the CommitLog), or 2 (into a run before that)."""
+        """Number of writes that a live record has before it: 1 (CommitLog), or 2 (a run before that)."""
 
     @property
     @abstractmethod

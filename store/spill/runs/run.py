@@ -86,7 +86,7 @@ class Run(RunPages):
 
     @property
     def saved_prefix(self) -> int:
-        """How many leading records are done according to the last durable checkpoint."""
+        """Number of leading records that are done according to the last durable checkpoint."""
         # The first field of an encoded done-set is its prefix: no need to decode all of it.
         return 0 if self.saved is None else int.from_bytes(self.saved[:4], "little")
 
@@ -314,7 +314,7 @@ class Run(RunPages):
         return ordinals[known], index[known], versions[known]
 
     def punchable(self) -> tuple[int, list[tuple[int, int]]]:
-        """What the durable done prefix allows to punch: (all ordinals below this one, [(file position, bytes)])."""
+        """The holes that the durable done prefix allows: (all ordinals below this one, [(file position, bytes)])."""
         target = min(self.saved_prefix, self.end)
         if target <= self.punched or target >= self.shape.count or self.is_index:
             return self.punched, []

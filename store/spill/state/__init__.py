@@ -1,1 +1,1 @@
-"""Which sources there are, in memory and in the directory on the disk."""
+"""The set of sources (journal segments and runs), in memory and in the directory on the disk."""

@@ -35,7 +35,7 @@ class Debts:
         self._lock = lock
         self._at_once = append_bytes_max // FRAME_ROW_BYTES
         self.rows: list[tuple[int, int, int]] = []
-        """What is owed. Each turn asks whether there is anything, so it is no property."""
+        """The rows that are owed. Each turn asks whether there are any, so this is no property."""
         self.written = 0
         self.synced = 0
 

@@ -159,7 +159,7 @@ class MessageRows:
 
     @property
     def synced(self) -> int:
-        """How many of `written` are durable."""
+        """Number of rows of `written` that are durable."""
         return self._synced
 
     def add(self, rows: Sequence[MessageRow]) -> None:

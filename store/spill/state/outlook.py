@@ -1,4 +1,4 @@
-"""How many messages come due before each of some times, without reading the messages: a forecast.
+"""A forecast: counts the messages due before each of some times, without reading the messages.
 
 A run is sorted by due time, so "how many of its records are due before t" is an ordinal. The due time of the first
 record of every page is kept in memory, from the first question on for runs that were there at open (8 bytes for 291
@@ -51,7 +51,7 @@ class Outlook:
         self._state = state
 
     def counts_below(self, bounds: Longs) -> tuple[Longs, bool]:
-        """How many pending messages are due before each of some times, and whether all counts are exact.
+        """Count the pending messages due before each of some times; also say whether all counts are exact.
 
         ``bounds`` is an int64 array of ascending times (epoch ms); the counts have its shape. Raises StoreError if a
         file cannot be read, or was removed during each of `TRIES` tries.

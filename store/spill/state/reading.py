@@ -92,7 +92,7 @@ def _read_portion(file: File, spans: list[tuple[int, int]]) -> bytes:
 
 
 def fitting(wanted: list[Wanted], count: int, max_bytes: int) -> int:
-    """How many records, in the order asked, fit into ``max_bytes``; at least one."""
+    """Return the number of records, in the order asked, that fit into ``max_bytes``; at least one."""
     size_of = [0] * count
     for _, _, indices, (_, sizes, _) in wanted:
         for index, size in zip(indices, sizes, strict=True):

@@ -79,7 +79,7 @@ def mended_section(files: Files, path: Path, store_id: bytes, section: bytes | N
 
 
 def _punched(files: Files, path: Path, store_id: bytes, entry: RunEntry) -> int:
-    """How many leading records of a run were delivered and given back to the file system: their pages are holes."""
+    """Count the leading records of a run whose pages are holes: they were delivered, and their room was given back."""
     place = path / "runs" / run_name(entry.no)
     if not files.exists(place):
         return 0

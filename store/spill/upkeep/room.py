@@ -14,7 +14,7 @@ from store.disk.errors import StoreFullError
 __all__ = ["Room"]
 
 COPIES = 2
-"""How often a new message will still be written: into a run, and into the CommitLog."""
+"""Writes that a new message has before it: into a run, and into the CommitLog."""
 
 
 class Room:
