@@ -21,6 +21,10 @@ from tests.support.need import need
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 os.environ.setdefault("JDK_JAVA_OPTIONS", JVM_OPTIONS)
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    WORKER = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    os.environ["TIMEWHEEL_PORTS"] = workers.ports_of(WORKER, int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+
 WORKER_FIGURES = "lateness figures"
 
 # How long an example takes says something of the machine, and never decides a test.

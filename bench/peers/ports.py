@@ -1,11 +1,13 @@
 """Free TCP ports on 127.0.0.1, also several in a row (a broker takes its port, that - 2 and that + 1).
 
 A port is free when it is picked, but perhaps not when it is used: other test runs pick ports, too. So if a process says
-that its address is in use (`IN_USE`), start it again with other ports.
+that its address is in use (`IN_USE`), start it again with other ports. Test runs side by side each pick from a part of
+their own (``TIMEWHEEL_PORTS``, as ``FIRST-LAST``): not every process can be started again.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import threading
@@ -14,6 +16,7 @@ import time
 __all__ = ["IN_USE", "free_port", "free_ports_around", "wait_open"]
 
 IN_USE = "Address already in use"
+FIRST, LAST = 12_000, 31_999
 _given: set[int] = set()
 _lock = threading.Lock()
 
@@ -33,9 +36,10 @@ def free_ports_around(*offsets: int) -> int:
 
     Raises OSError if there is none.
     """
+    first, last = (os.environ.get("TIMEWHEEL_PORTS") or f"{FIRST}-{LAST}").split("-")
     with _lock:
         for _ in range(1000):
-            port = random.randrange(12_000, 32_000)
+            port = random.randint(int(first) - min((0, *offsets)), int(last) - max((0, *offsets)))
             wanted = {port + offset for offset in (0, *offsets)}
             if not wanted & _given and all(map(_is_free, wanted)):
                 _given.update(wanted)

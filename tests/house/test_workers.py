@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.peers.ports import FIRST, LAST, free_ports_around
 from tests.support import workers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +62,18 @@ def test_tests_that_share_a_spark_session_are_in_its_scope() -> None:
                 found.append(f"{path.relative_to(ROOT).as_posix()}::{name}")
     assert len(found) > 10
     assert {workers.scope_of(nodeid) for nodeid in found} == {"spark"}
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 8])
+def test_no_two_workers_pick_from_the_same_ports(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [range(*map(int, workers.ports_of(worker, count).split("-"))) for worker in range(count)]
+    assert all(one.stop < other.start for one, other in pairwise(parts))
+    assert (parts[0].start, parts[-1].stop) >= (FIRST, LAST - count)
+    for worker, part in enumerate(parts):
+        monkeypatch.setenv("TIMEWHEEL_PORTS", workers.ports_of(worker, count))
+        for _ in range(20):
+            port = free_ports_around(-2, 1, 10)
+            assert part.start <= port - 2 < port + 10 <= part.stop
 
 
 @pytest.mark.parametrize("scope", workers.FIRST)

@@ -22,7 +22,10 @@ from typing import Any
 
 import pytest
 
-__all__ = ["LONG", "in_order", "is_long", "scheduler", "scope_of", "worker_count"]
+from bench.peers.ports import FIRST as FIRST_PORT
+from bench.peers.ports import LAST as LAST_PORT
+
+__all__ = ["LONG", "in_order", "is_long", "ports_of", "scheduler", "scope_of", "worker_count"]
 
 MEMORY_PER_WORKER = 2 << 30
 """A broker of Apache's has a heap of 1 GiB, and clients have their JVMs beside it."""
@@ -125,6 +128,17 @@ def in_order(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     computing = list(of(*COMPUTING))
     by_turns = [scope for pair in zip_longest((*first, *of(*WAITING)), computing) for scope in pair if scope]
     return [item for scope in (*by_turns, *scopes.values()) for item in scope]
+
+
+def ports_of(worker: int, count: int) -> str:
+    """Name the ports that a worker picks from (``TIMEWHEEL_PORTS``): each has a part of its own.
+
+    >>> ports_of(1, 5)
+    '16000-19999'
+    """
+    size = (LAST_PORT + 1 - FIRST_PORT) // count
+    first = FIRST_PORT + worker % count * size  # a worker that replaces a crashed one has a higher number
+    return f"{first}-{first + size - 1}"
 
 
 def worker_count() -> int:
