@@ -21,6 +21,7 @@ pytestmark = pytest.mark.process
 
 EVERY = int(os.environ.get("TIMEWHEEL_EVERY_CALL", "0"))
 CALLS_MAX = 400
+PATIENCE_S = 60
 TOPIC = "calls"
 SEND = {"a": "g", "b": TOPIC, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "j": 0, "k": "false"}
 
@@ -47,7 +48,7 @@ class Calls:
         self.broker.control["die_in"] = call
         self.broker.spawn()
         ready = self.broker.wait_ready()
-        died = not ready and self.broker.child.process.wait(10) == -signal.SIGKILL
+        died = not ready and self.broker.child.process.wait(PATIENCE_S) == -signal.SIGKILL
         assert ready or died, self.broker.child.tail()
         self.broker.control["die_in"] = 0
         self.broker.kill()
@@ -59,7 +60,7 @@ class Calls:
         if not broker.child.running():
             broker.up()
         let_pass_until_ms(max(self.due_ms.values()))
-        happens(lambda: broker.info()["timewheelPending"] == "0", 20)
+        happens(lambda: broker.info()["timewheelPending"] == "0", PATIENCE_S)
         assert broker.stop() == 0
         stored = [message for message in stored_messages(broker.store) if message.topic == TOPIC]
         assert sorted(message.key for message in stored) == sorted(self.due_ms)
@@ -93,7 +94,7 @@ def test_end(tmp_path: Path) -> None:
             calls.send(20)
             calls.broker.control["die_in"] = call
             calls.broker.child.process.send_signal(signal.SIGTERM)
-            status = calls.broker.child.process.wait(10)
+            status = calls.broker.child.process.wait(PATIENCE_S)
             assert status in (0, -signal.SIGKILL), calls.broker.child.tail()
             calls.broker.control["die_in"] = 0
             calls.judge()

@@ -12,6 +12,7 @@ from tests.support.fault_storm import FaultyBroker, Storm, check_store
 pytestmark = pytest.mark.process
 
 LOAD = {"rate": 1_000, "due_to_ms": 1_500, "levels": 0}
+PATIENCE_S = 60
 
 
 def _snapshot(store: Path) -> dict[str, int]:
@@ -33,7 +34,7 @@ def test_a_second_broker_on_a_store_in_use_and_two_that_want_a_killed_ones(tmp_p
             second = FaultyBroker(tmp_path / f"second{number}", storm.broker.settings, store=path)
             second.spawn()
             assert not second.wait_ready()
-            assert second.child.process.wait(10) == 1
+            assert second.child.process.wait(PATIENCE_S) == 1
             assert "is locked: another process has this store open" in _last_line(second)
         assert storm.broker.child.running()
         storm.broker.kill()
@@ -68,7 +69,7 @@ def test_a_port_in_use_is_an_error_before_the_store_is_touched(tmp_path: Path) -
                 other.listen()
                 broker.spawn()
                 assert not broker.wait_ready()
-                assert broker.child.process.wait(10) == 1
+                assert broker.child.process.wait(PATIENCE_S) == 1
             assert f"cannot listen on 127.0.0.1:{port}" in _last_line(broker)
             assert _snapshot(broker.store) == before
         broker.up()

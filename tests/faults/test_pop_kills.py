@@ -156,6 +156,10 @@ class Load:
         held = self._live()
         if held is None:
             return
+        self._ack(held)
+
+    def _ack(self, held: Held) -> None:
+        """Acknowledge; it counts if the message was in flight when the broker had the request."""
         fields, held.handle = self._named(held), ""
         was, held.unsure = held.until_ms, True
         ext = self.wire.send(ACK, fields)
@@ -192,9 +196,7 @@ class Load:
             self.pop()
             for held in self.ledger.messages.values():
                 if held.handle and held.until_ms > int(time.time() * 1000):
-                    fields, held.handle = self._named(held), ""
-                    self.wire.ask(ACK, fields)
-                    held.acked = True
+                    self._ack(held)
             let_pass(0.002)
 
 

@@ -45,7 +45,7 @@ def test_due_before_during_and_after_two_downtimes(tmp_path: Path) -> None:
     with Storm(tmp_path, seed=4, load_options={"rate": 1_000, "due_to_ms": 30_000, "levels": 0}) as storm:
         storm.start()
         storm.begin_load()
-        let_pass(2)
+        storm.wait_acknowledged(1_500)
         storm.end_load()
         assert storm.broker.stop() == 0, storm.broker.child.tail()
         storm.note_down()

@@ -14,7 +14,7 @@ from tests.support.commitlog import read_commit_log
 from tests.support.fault_storm import FaultyBroker, check_store
 from tests.support.processes import Child
 from tests.support.transaction_load import TOPIC, fate
-from tests.support.wait import happens, let_pass
+from tests.support.wait import happens, let_pass, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -79,6 +79,7 @@ def test_each_transaction_comes_to_what_was_decided_once(tmp_path: Path, flush: 
             broker.kill()
             broker.control["die_in"] = 0
             broker.up()
+        wait_until(lambda: _enough(producers.acknowledged()), 120, "enough transactions")
         _wait_until_decided(broker, producers)
         producers.kill()
         assert broker.stop() == 0, broker.child.tail()
@@ -90,12 +91,16 @@ def test_each_transaction_comes_to_what_was_decided_once(tmp_path: Path, flush: 
     _compare(broker.store, producers)
 
 
+def _enough(noted: dict[str, set[int]]) -> bool:
+    return len(noted["half"]) > 500 and len(noted["end"]) > 100
+
+
 def _wait_until_decided(broker: FaultyBroker, producers: Producers) -> None:
     """Until what was open when the producer was stopped is decided: a last producer sends a little, and answers."""
     producers.kill()
     producers.start()
     let_pass(1)
-    until = time.monotonic() + 40
+    until = time.monotonic() + 120
     while time.monotonic() < until:
         lowest, seen = map(int, broker.info()["transactionsHalfOffset"].split(","))
         if lowest > 0 and seen - lowest < 500 and broker.info()["transactionChecksSent"] != "0":
@@ -119,8 +124,7 @@ def _compare(store: Path, producers: Producers) -> None:
         else:
             assert record.topic == "RMQ_SYS_TRANS_OP_HALF_TOPIC", record
     noted = producers.acknowledged()
-    assert len(noted["half"]) > 500
-    assert len(noted["end"]) > 100
+    assert _enough(noted)
     assert sorted(halves) == list(range(len(halves)))
     assert [n for n, count in delivered.items() if count > 1] == [], "delivered twice"
     assert [n for n in delivered if fate(n) != COMMIT] == [], "delivered although it was to be rolled back"

@@ -170,6 +170,7 @@ class FaultLoad:
     def _note(self, fate: str, lines: list[str]) -> None:
         self.counts[fate] += len(lines)
         self.ledger.writelines(f"{fate} {line}\n" for line in lines)
+        self.ledger.flush()  # who waits for a fate reads along
 
     # ------------------------------------------------------------------------------------------ requests
 

@@ -152,6 +152,10 @@ class Storm:
 
     def wait_acknowledged(self, count: int = 500, seconds: float = 60) -> None:
         """Wait until that many more messages are acknowledged: it takes what is sent (again)."""
+        self.wait_fates("A", count, seconds)
+
+    def wait_fates(self, fates: str, count: int, seconds: float = 60) -> None:
+        """Wait until that many more messages have one of these fates (`tests.support.fault_load`)."""
         offset = self.ledger.stat().st_size if self.ledger.exists() else 0
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -160,10 +164,10 @@ class Storm:
                 continue
             with open(self.ledger, "rb") as file:
                 file.seek(offset)
-                if file.read().count(b"A ") >= count:
+                if sum(line[:1] in fates for line in file.read().decode().splitlines()) >= count:
                     return
             let_pass(0.1)
-        raise AssertionError(f"nothing is acknowledged any more:\n{self.broker.child.tail()}")
+        raise AssertionError(f"not {count} messages more with fate {fates}:\n{self.broker.child.tail()}")
 
     def end_load(self) -> None:
         """Stop sending; the ledger is complete."""
