@@ -20,6 +20,8 @@ from timewheel_client.consuming.send_back import send_back
 
 pytestmark = pytest.mark.process
 
+PATIENCE_S = 90
+
 
 @pytest.mark.asyncio
 async def test_sends_outlive_a_kill_and_a_restart_of_the_broker(tmp_path: Path) -> None:
@@ -32,7 +34,7 @@ async def test_sends_outlive_a_kill_and_a_restart_of_the_broker(tmp_path: Path) 
             await pause(0.5)  # three tries of 0.3 s were over by now
             await asyncio.to_thread(broker.start)
             assert {result.status for result in await asyncio.gather(*sending)} == {"SEND_OK"}
-        async with asyncio.timeout(20), Consumer(broker.namesrv, "g", "t", start_from="first") as consumer:
+        async with asyncio.timeout(PATIENCE_S), Consumer(broker.namesrv, "g", "t", start_from="first") as consumer:
             bodies: set[bytes] = set()
             async for message in consumer:
                 bodies.add(message.body)
@@ -70,11 +72,11 @@ async def test_an_expired_message_goes_to_the_dead_letters_at_once(
     try:
         async with Producer(broker.namesrv) as producer:
             await producer.send("t", b"hopeless", properties={"x": "y"})
-        async with asyncio.timeout(20), Consumer(broker.namesrv, "g", "t", start_from="first") as consumer:
+        async with asyncio.timeout(PATIENCE_S), Consumer(broker.namesrv, "g", "t", start_from="first") as consumer:
             message = await consumer.__anext__()
             message.log_offset = 1 << 40  # where no record is any more
             await send_back(consumer._core, "g", message, -1)
-        async with asyncio.timeout(20), Consumer(broker.namesrv, "d", "%DLQ%g", start_from="first") as dead:
+        async with asyncio.timeout(PATIENCE_S), Consumer(broker.namesrv, "d", "%DLQ%g", start_from="first") as dead:
             letter = await dead.__anext__()
             assert (letter.body, letter.user_properties) == (b"hopeless", {"x": "y"})
     finally:
@@ -88,7 +90,7 @@ def test_the_command_line_speaks_tls_and_sql(tmp_path: Path) -> None:
 
     def timewheel(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "broker.cli", *arguments, "--namesrv", broker.namesrv]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     try:
         trust = ("--tls-ca", str(made.certificate))

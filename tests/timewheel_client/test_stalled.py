@@ -51,7 +51,7 @@ async def test_a_broker_that_does_not_read_holds_neither_send_nor_close(monkeypa
     monkeypatch.setattr("timewheel_client.net.connection.CLOSE_TIMEOUT_MS", 50)
     monkeypatch.setattr("timewheel_client.net.client_core.UNREGISTER_TIMEOUT_MS", 50)
     async with storing() as broker:
-        producer = await Producer(broker.address, timeout_ms=100, attempt_timeout_ms=50).start()
+        producer = await Producer(broker.address, timeout_ms=1_000, attempt_timeout_ms=500).start()
         await producer.send("t", b"")
         stall(broker)
         clock = asyncio.get_running_loop().time
@@ -59,10 +59,10 @@ async def test_a_broker_that_does_not_read_holds_neither_send_nor_close(monkeypa
         sends = [producer.send("t", bytes(1 << 20)) for _ in range(20)]
         errors = await asyncio.gather(*sends, producer.send_oneway("t", b"x"), return_exceptions=True)
         assert {type(error) for error in errors[:20]} <= {RequestTimeoutError, ConnectionFailedError}
-        assert clock() - began < 2
+        assert clock() - began < 10, "one after the other: 20 s"
         began = clock()
         await producer.close()
-        assert clock() - began < 2
+        assert clock() - began < 10, "it waited for the socket for ever"
         for _ in range(2):
             await producer.close()
 
@@ -108,7 +108,7 @@ async def test_who_waits_for_a_connect_or_a_route_at_the_close_is_told_so() -> N
 
 @pytest.mark.asyncio
 async def test_a_connection_whose_peer_says_nothing_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timewheel_client.net.connection.MUTE_MS", 20)
+    monkeypatch.setattr("timewheel_client.net.connection.MUTE_MS", 200)
     async with storing() as broker:
         table = ConnectionTable()
         await table.request(broker.address, 10)
@@ -120,7 +120,7 @@ async def test_a_connection_whose_peer_says_nothing_any_more_is_given_up(monkeyp
         assert broker.connects == 1
         stall(broker)
         with pytest.raises(RequestTimeoutError):
-            await table.request(broker.address, 11, timeout_ms=30)
+            await table.request(broker.address, 11, timeout_ms=300)
         await table.request(broker.address, 11)
         assert broker.connects == 2
         assert len(table._leaving) == 1
@@ -130,7 +130,7 @@ async def test_a_connection_whose_peer_says_nothing_any_more_is_given_up(monkeyp
 
 @pytest.mark.asyncio
 async def test_a_slow_peer_that_says_something_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timewheel_client.net.connection.MUTE_MS", 20)
+    monkeypatch.setattr("timewheel_client.net.connection.MUTE_MS", 200)
     async with storing() as broker:
         table = ConnectionTable()
         broker.handlers[10] = lambda _: None
@@ -141,7 +141,7 @@ async def test_a_slow_peer_that_says_something_is_not_given_up(monkeypatch: pyte
 
         talking = asyncio.ensure_future(talk())
         with pytest.raises(RequestTimeoutError):
-            await table.request(broker.address, 10, timeout_ms=60)
+            await table.request(broker.address, 10, timeout_ms=600)
         talking.cancel()
         assert broker.connects == 1
         await table.close()
@@ -225,7 +225,7 @@ async def test_a_broker_that_says_not_now_is_asked_until_the_time_is_up(
     monkeypatch.setattr("timewheel_client.net.tries.RETRY_PAUSE_MS", 1)
     async with storing() as broker:
         broker.handlers[SEND] = lambda command: command.reply(code, "not now")
-        async with Producer(broker.address, timeout_ms=60) as producer:
+        async with Producer(broker.address, timeout_ms=600) as producer:
             with pytest.raises(SendError, match="not now"):
                 await producer.send("t", b"")
             assert len(broker.of(SEND)) > 3
