@@ -232,7 +232,7 @@ def test_certificate_and_rules_are_those_of_all(start: Callable[..., ShardedBrok
     broker = start({**tls, "aclEnable": "true"})
     context = ssl.create_default_context(cafile=str(made.certificate))
     for address in (*broker.addresses, broker.namesrv):
-        with Wire(address, 5) as wire, context.wrap_socket(wire.socket, server_hostname="127.0.0.1") as wrapped:
+        with Wire(address, SECONDS) as wire, context.wrap_socket(wire.socket, server_hostname="127.0.0.1") as wrapped:
             assert wrapped.version() in ("TLSv1.2", "TLSv1.3"), address
     access = {"tls": str(made.certificate), "access_key": "administrator", "secret_key": "twelve-characters"}
     story = Story(broker.namesrv, "secret", **access)
@@ -317,9 +317,12 @@ def test_popping_goes_over_all_shards_and_a_kill_brings_what_was_not_acknowledge
         wire.ask(SET_MODE, {}, json.dumps(mode).encode())
     assert [modes(broker, index)["popped"]["poppers"]["mode"] for index in (0, 1)] == ["POP", "POP"]
     story = Story(broker.namesrv, "popped")
+    began = time.monotonic()
     story.send(40)
     assert story.brokers == {"broker-a-0", "broker-a-1"}
-    first = {index: pop(broker, index, 4_000) for index in (0, 1)}
+    # Forty sends, as a measure of the machine: what is acknowledged too late comes again.
+    invisible_ms = max(4_000, int(10_000 * (time.monotonic() - began)))
+    first = {index: pop(broker, index, invisible_ms) for index in (0, 1)}
     assert {body for found in first.values() for body in found} == set(story.sent)
     acked = {index: next(iter(first[index])) for index in (0, 1)}
     for index in (0, 1):  # a handle is good at its own shard alone

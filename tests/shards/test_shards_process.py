@@ -26,7 +26,7 @@ from timewheel_client import Consumer, Producer
 
 pytestmark = pytest.mark.process
 
-SECONDS = 30
+SECONDS = 90
 KILLS_MAX = 5
 """After the fifth one it stays away for 8 s."""
 
@@ -42,7 +42,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardedBroker]:
 
 def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "broker.cli", *map(str, words)]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
 def alike(broker: ShardedBroker, topic: str) -> bool:
