@@ -57,7 +57,7 @@ def test_java_client_through_apaches_name_server(
     due_ms = int(time.time() * 1000) + 4_000
     client.produce("p", "producers", [_message(n, due_ms + n if n % 2 else None) for n in range(200)])
     with Wire(names.address) as wire:
-        wire.wait_route(TOPIC, 10)
+        wire.wait_route(TOPIC, 60)
     client.consume("c", "consumers", {TOPIC: "*"})
     events = client.wait_received("c", 200, 60)
     assert sorted(int(event["properties"][NUMBER]) for event in events) == list(range(200))
@@ -92,7 +92,7 @@ def _administer(
     assert "success" in admin("updateTopic", "-b", broker.address, "-t", TOPIC, "-r", "4", "-w", "4")
     assert "success" in admin("updateSubGroup", "-b", broker.address, "-g", "admin-group")
     with Wire(names.address) as wire:
-        wire.wait_route(TOPIC, 10)
+        wire.wait_route(TOPIC, 60)
     client = start_client("java-5.5.0", names.address)
     client.consume("c", "admin-group", {TOPIC: "*"})
     due_ms = int(time.time() * 1000) + 2_000

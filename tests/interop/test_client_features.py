@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from remoting.json_dialect import loads, queue_map
 from tests.interop.workload import NUMBER
 from tests.support.clients import Client
 from tests.support.commitlog import read_commit_log
 from tests.support.ours import OurBroker
-from tests.support.wait import happens, let_pass
+from tests.support.wait import happens, let_pass, wait_until
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.process]
@@ -52,7 +53,7 @@ def _prepare(broker: OurBroker, *topics: str) -> None:
             wire.create_topic(topic)
     with Wire(broker.namesrv) as wire:
         for topic in topics:
-            wire.wait_route(topic, 10)
+            wire.wait_route(topic, 60)
 
 
 @pytest.mark.parametrize("name", [*JAVA, "ons-1.8.8.8", "go-v2"])
@@ -64,7 +65,7 @@ def test_topic_is_created_by_the_first_send(start_broker: StartBroker, start_cli
     messages = [_message(n, "unheard-of", **({"start_deliver_ms": due_ms} if n < 10 else {})) for n in range(20)]
     client.produce("p", "producers", messages)
     with Wire(broker.namesrv) as wire:
-        wire.wait_route("unheard-of", 5)
+        wire.wait_route("unheard-of", 60)
     with Wire(broker.address) as wire:
         wire.create_group("late-group")
         for queue_id in range(4):
@@ -88,11 +89,14 @@ def test_node_client_is_told_that_a_topic_is_unknown(start_broker: StartBroker, 
 def test_orderly_consumer(start_broker: StartBroker, start_client: StartClient, name: str) -> None:
     """Queue by queue in order of queue offset; equal queues and rising due times come in due order."""
     broker = start_broker()
-    _prepare(broker, "orderly")
+    _prepare(broker, "orderly", "orderly-before")
     client = start_client(name, broker.namesrv)
     client.consume("c", "orderly-group", {"orderly": "*"}, order="yes")
-    base_ms = _now_ms() + 3_000
     count = 200
+    began = time.monotonic()
+    client.produce("p0", "orderly-p", [_message(n, "orderly-before") for n in range(count // 4)], threads=1)
+    # A quarter of the sends, and a producer that starts: a measure of the machine. All must come before they are due.
+    base_ms = _now_ms() + max(3_000, int(8_000 * (time.monotonic() - began)))
     # The later the number the earlier it is due, so that acceptance order and due order are opposite.
     messages = [_message(n, "orderly", start_deliver_ms=base_ms + (count - n) * 20, queue=n % 4) for n in range(count)]
     client.produce("p", "orderly-p", messages, threads=1)
@@ -106,6 +110,17 @@ def test_orderly_consumer(start_broker: StartBroker, start_client: StartClient, 
         assert _numbers(found) == sorted(_numbers(found), reverse=True)
 
 
+def _queues_of(broker: OurBroker, group: str, topic: str) -> list[int]:
+    """How many queues of a topic each member of a group reads, as it says itself (GET_CONSUMER_RUNNING_INFO)."""
+    with Wire(broker.address) as wire:
+        members = json.loads(wire.ask(38, {"consumerGroup": group})[1])["consumerIdList"]
+        tables = [
+            loads(wire.ask(307, {"consumerGroup": group, "clientId": one, "jstackEnable": "false"})[1])["mqTable"]
+            for one in members
+        ]
+    return sorted(sum(name == topic for (name, _, _), _ in queue_map(table)) for table in tables)
+
+
 @pytest.mark.parametrize("name", JAVA)
 def test_two_consumers_share_the_queues(start_broker: StartBroker, start_client: StartClient, name: str) -> None:
     """A second member joins, both are told, the queues are divided; each message goes to one of them."""
@@ -114,7 +129,7 @@ def test_two_consumers_share_the_queues(start_broker: StartBroker, start_client:
     first, second = start_client(name, broker.namesrv), start_client(name, broker.namesrv)
     first.consume("c", "shared-group", {"shared": "*"})
     second.consume("c", "shared-group", {"shared": "*"})
-    let_pass(3)  # the first gives queues back at its next rebalance
+    wait_until(lambda: _queues_of(broker, "shared-group", "shared") == [2, 2], 90, "two queues each")
     due_ms = _now_ms() + 4_000
     messages = [_message(n, "shared", **({"start_deliver_ms": due_ms + n} if n % 2 else {})) for n in range(400)]
     first.produce("p", "shared-p", messages)

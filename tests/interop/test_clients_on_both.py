@@ -19,7 +19,7 @@ from tests.support.admin import MqAdmin
 from tests.support.clients import Client
 from tests.support.need import need
 from tests.support.wait import happens, let_pass, wait_until
-from tests.support.wire import Wire
+from tests.support.wire import Wire, WireError, wait_committed
 
 pytestmark = pytest.mark.interop
 
@@ -65,8 +65,18 @@ def test_pull_consumers(peer: Peer, start_client: StartClient, topic: str, model
     client.consume("c", f"{topic}_g", {topic: "A"}, model=model)
     others = [{**_message(n, topic), "tag": "B"} for n in range(50, 60)]
     client.produce("p", "producers", [*[_message(n, topic) for n in range(50)], *others])
-    assert _numbers(client.wait_received("c", 50, 60)) == list(range(50))
-    let_pass(6)  # lite-pull saves its offsets every 5 s
+    events = client.wait_received("c", 50, 60)
+    assert _numbers(events) == list(range(50))
+    read = Counter[int]()
+    for event in events:
+        read[event["queue_id"]] = max(read[event["queue_id"]], event["queue_offset"] + 1)
+    with Wire(peer.address) as wire:  # lite-pull saves its offsets every 5 s
+        for queue_id, end in read.items():
+            wait_until(
+                lambda at=queue_id, end=end: (wire.offset_of(f"{topic}_g", topic, at) or 0) >= end,  # type: ignore[misc]
+                60,
+                "offsets are saved",
+            )
     client.close_consumer("c")
     second = start_client(JAVA, peer.namesrv)
     second.consume("d", f"{topic}_g", {topic: "A"}, model=model)
@@ -84,10 +94,19 @@ def test_broadcasting(peer: Peer, start_client: StartClient, topic: str, name: s
         assert _numbers(client.wait_received("c", 40, 60)) == list(range(40))
 
 
+def _has_key(wire: Wire, topic: str, key: str) -> bool:
+    fields = {"topic": topic, "key": key, "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 1 << 60}
+    try:
+        return bool(wire.ask(12, fields)[1])
+    except WireError:
+        return False
+
+
 def test_looked_up_by_id_key_and_unique_key(peer: Peer, start_client: StartClient, topic: str) -> None:
     client = start_client(JAVA, peer.namesrv)
     sent = client.produce("p", "producers", [_message(n, topic) for n in range(3)], threads=1)
-    let_pass(2)  # Apache's index follows its log
+    with Wire(peer.address) as wire:  # Apache's index follows its log
+        wait_until(lambda: _has_key(wire, topic, "key2") and _has_key(wire, topic, sent[2]["msg_id"]), 60, "indexed")
     (by_id,) = client.look_up("a", topic=topic, msg_id=sent[1]["offset_msg_id"])
     (by_unique_key,) = client.look_up("b", topic=topic, msg_id=sent[1]["msg_id"])
     (by_key,) = client.look_up("c", topic=topic, key="key1")
@@ -153,7 +172,8 @@ def test_offsets_are_reset_while_consumers_run(
     let_pass(1.5)
     clients[0].produce("q", "producers", [_message(n, topic) for n in range(40, 60)])
     wait_for(lambda: set(received()) >= set(range(60)))
-    let_pass(6)  # offsets are saved
+    with Wire(peer.address) as wire:
+        wait_committed(wire, f"{topic}_g", topic, 4, 60)
     before = Counter(received())
     assert set(before) == set(range(60))
     admin = need(lambda: MqAdmin(peer.namesrv, tmp_path / "admin"))

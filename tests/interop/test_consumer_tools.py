@@ -14,6 +14,7 @@ from tests.interop.peers import Peer
 from tests.support.admin import MqAdmin, admin_classes
 from tests.support.clients import Client
 from tests.support.need import need
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.interop
 
@@ -44,11 +45,13 @@ def test_a_running_consumer_answers(peer: Peer, start_client: StartClient, admin
     client.wait_received("c", COUNT, 60)
     client_id = _client_id(admin, group)
 
-    status = admin.run("consumerStatus", "-g", group, "-i", client_id)
-    assert "#Consumer Properties#" in status
-    assert re.search(rf"Topic: {topic}\s.*SubExpression: A \|\| B", status), status
-    for queue_id in range(4):  # topic, broker, queue, and the offset that it has consumed to
-        assert re.search(rf"{topic}\s+broker-a\s+{queue_id}\s+{COUNT // 4}\b", status), status
+    def consumed() -> bool:  # topic, broker, queue, and the offset that it has consumed to
+        status = admin.run("consumerStatus", "-g", group, "-i", client_id)
+        assert "#Consumer Properties#" in status
+        assert re.search(rf"Topic: {topic}\s.*SubExpression: A \|\| B", status), status
+        return all(re.search(rf"{topic}\s+broker-a\s+{n}\s+{COUNT // 4}\b", status) for n in range(4))
+
+    wait_until(consumed, 60, "it says how far it has come")
     assert "#Consumer jstack#" in admin.run("consumerStatus", "-g", group, "-i", client_id, "-s")
 
     summary = admin("consumerStatus", "-g", group)

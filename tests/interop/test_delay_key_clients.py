@@ -46,7 +46,7 @@ def test_each_mode_from_a_stock_client(start_broker: StartBroker, start_client: 
     with Wire(broker.address) as wire:
         wire.create_topic("Orders")
     with Wire(broker.namesrv) as wire:
-        wire.wait_route("Orders", 10)
+        wire.wait_route("Orders", 60)
     client = start_client(name, broker.namesrv)
     client.consume("c", "g", {"Orders": "*"})
     began = time.monotonic()

@@ -63,6 +63,8 @@ class Seen:
     failed: dict[str, list[Event]] = field(default_factory=dict)
     received: dict[str, list[Event]] = field(default_factory=dict)
     due_ms: dict[int, int] = field(default_factory=dict)
+    producer_s: float = 0.0
+    """How long a producer took to start and send, as a measure of the machine."""
 
 
 class Side:
@@ -142,7 +144,7 @@ class Side:
         """The later the number the earlier it is due; whole seconds apart, as Apache's timer is no finer."""
         topic, group = _names(client.name, "order")
         client.consume("order", group, {topic: "*"}, order="yes")
-        base_ms = (int(time.time()) + 4) * 1000
+        base_ms = (int(time.time()) + max(4, int(4 * seen.producer_s))) * 1000
         messages = []
         for n in range(ORDERED):
             timed = {} if n % 3 == 0 else {self.due_field: base_ms + (ORDERED - n) * 2_000}
@@ -162,7 +164,9 @@ class Side:
             if timed:
                 seen.due_ms[n] = base_ms
             messages.append(_message(n, topic, **({self.due_field: base_ms} if timed else {})))
+        began = time.monotonic()
         seen.sent["letters"] = client.produce("letters-p", f"{group}-p", messages)
+        seen.producer_s = time.monotonic() - began
 
     def _end_letters(self, client: Client, reader: Client, seen: Seen) -> None:
         _, group = _names(client.name, "letters")

@@ -183,8 +183,8 @@ class Side:
         middle_ms = int(time.time() * 1000) + 50
         let_pass_until_ms(middle_ms + 50)
         self._send(client, COUNT // 2, COUNT)
-        client.wait_received("first", COUNT, 30)
-        client.wait_received("reset", COUNT, 30)
+        client.wait_received("first", COUNT, 60)
+        client.wait_received("reset", COUNT, 60)
         with Wire(address) as wire:
             wait_committed(wire, GROUP, TOPIC, 4, COUNT)
             wait_committed(wire, RESET_GROUP, RESET_TOPIC, 4, COUNT)

@@ -101,7 +101,7 @@ def test_nothing_is_reordered_when_one_of_two_dies(broker: Broker, start_client:
         client.consume("c", f"{topic}-c", {topic: "*"}, order="yes")
     producer = start_client(name, broker.namesrv)
     sent = 0
-    until = time.monotonic() + 40
+    until = time.monotonic() + 120
     # Both have queues, and are at work on them.
     while time.monotonic() < until and not all(len(client.received("c")) > 10 for client in clients):
         _produce(producer, f"p{sent}", topic, range(sent, sent + 40))

@@ -50,7 +50,7 @@ def _owners(sender: Client, topic: str, members: dict[str, Client], counter: lis
 
 
 def _wait_owners(sender: Client, topic: str, members: dict[str, Client], counter: list[int], wanted: list[str]) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while (found := sorted(_owners(sender, topic, members, counter))) != wanted:
         assert time.monotonic() < until, f"{topic}: the queues belong to {found}, not to {wanted}"
 
