@@ -162,7 +162,7 @@ class TimingWheel(Dial):
         """File slot by slot what is in due order."""
         count, start = len(dues), bisect_left(dues, self._at)
         handles.extend(self._file(dues[index], items[index]) for index in range(start))
-        if count and dues[-1] >> 63:
+        if start < count and dues[-1] >> 63:
             raise OverflowError(f"due_ms={dues[-1]} does not fit into 64 bits")
         while start < count:
             due_ms = dues[start]

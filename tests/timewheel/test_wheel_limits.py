@@ -41,6 +41,13 @@ def test_any_horizon(due_ms: int) -> None:
     assert wheel.next_wake_ms() is None
 
 
+def test_times_before_1970_are_in_the_past() -> None:
+    for dues in ([-1], [-5, -1], [-5, 3]):
+        wheel = TimingWheel(0)
+        wheel.insert_many(dues, dues)
+        assert drain(wheel, 3) == dues
+
+
 def test_what_does_not_fit_is_refused_and_leaves_nothing_behind() -> None:
     wheel = TimingWheel(NOW_MS)
     for due_ms in (2**63, -(2**63) - 1, 2**70):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from sortedcontainers import SortedList
 
+from tests.support.examples import examples
 from timewheel import TimingWheel
 from timewheel.check import problems_of
 
@@ -157,4 +158,4 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
 
 
 class TestWheelAgainstSortedList(WheelAgainstSortedList.TestCase):
-    settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)
