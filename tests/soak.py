@@ -32,10 +32,12 @@ ROTTEN_PER_MINUTE = 500
 TIMES_A_MINUTE = 0.1
 """How many times the examples of the suite the models draw: those of the suite take half a minute."""
 MODELS = (
+    "tests/broker/test_transaction_model.py",
     "tests/broker/test_uniform_batches.py",
     "tests/broker_plugin/test_delay_model.py",
     "tests/broker_plugin/test_delay_world.py",
     "tests/store/test_in_flight_model.py",
+    "tests/timewheel/test_wheel_model.py",
 )
 PROXIES = ("tests/interop/test_proxy_languages.py", "tests/interop/test_proxy_clients.py")
 """Skipped where Java, Node or Go is missing."""

@@ -16,6 +16,7 @@ from bench.lateness.logs.reading import Settings, batch_tasks, read_task
 from bench.lateness.logs.records import LogSegment, SplitReader
 from bench.lateness.logs.storage import LogMovedError, storage_for
 from remoting.messages.message import Message
+from tests.support.examples import examples
 from tests.support.lateness_world import HOST_V6, Log, make_world, write_world
 
 
@@ -48,7 +49,7 @@ def read_all(
     return starts, gaps
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(0, 10_000), st.integers(150, 9_000), st.sampled_from([91, 400, 5_000, 1 << 20]))
 def test_every_record_is_read_once_however_it_is_split(
     tmp_path_factory: pytest.TempPathFactory, seed: int, split_bytes: int, chunk_bytes: int
@@ -75,7 +76,7 @@ def test_the_blank_behind_a_damaged_last_record_is_no_part_of_the_gap(tmp_path: 
         assert gaps == [(place, size, False)]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(0, 10_000), st.integers(150, 9_000), st.data())
 def test_damage_hides_what_it_hits_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, seed: int, split_bytes: int, data: st.DataObject
@@ -107,7 +108,7 @@ def _all_rows(folder: Path, rows: str, split_bytes: int) -> list[dict[str, Any]]
     return [row for task in batch_tasks(settings) for batch in read_task(settings, task) for row in batch.to_pylist()]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 10_000), st.integers(150, 9_000), st.sampled_from([91, 400, 5_000]), st.data())
 def test_without_bodies_the_same_is_read(
     tmp_path_factory: pytest.TempPathFactory, seed: int, split_bytes: int, chunk_bytes: int, data: st.DataObject
@@ -155,7 +156,7 @@ def test_large_bodies_are_passed_over(tmp_path: Path) -> None:
         assert most // 2 < sum(reads) <= most
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(0, 10_000), st.integers(150, 9_000), st.data())
 def test_the_torn_end_of_a_live_log(
     tmp_path_factory: pytest.TempPathFactory, seed: int, split_bytes: int, data: st.DataObject

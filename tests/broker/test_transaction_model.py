@@ -20,6 +20,7 @@ from remoting.codes import FLAG_ONEWAY, RequestCode
 from remoting.messages.message import StoredMessage, decode_record, parse_message_id
 from remoting.messages.properties import get_property
 from tests.broker.core_rig import START_MS, Client, Rig, properties
+from tests.support.examples import examples
 from tests.support.simdisk import PowerCut, SimDisk
 
 ROOT = Path("/store")
@@ -306,5 +307,5 @@ class Transactions(RuleBasedStateMachine):
             assert self.rig.core.halves.lost_count == 0
 
 
-Transactions.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Transactions.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
 TestTransactions = Transactions.TestCase

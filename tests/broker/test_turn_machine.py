@@ -17,6 +17,7 @@ from remoting.messages.message import join_batch, parse_message_id
 from store.disk.errors import StoreError
 from store.put.plugin_api import PutStatus
 from tests.broker.core_rig import FakePlugin, Rig, properties
+from tests.support.examples import examples
 
 TEXTS = {
     "plain": "",
@@ -136,4 +137,4 @@ class Turns(RuleBasedStateMachine):
 
 
 TestTurns = Turns.TestCase
-TestTurns.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestTurns.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)

@@ -21,6 +21,7 @@ from tests.broker_plugin.test_delay_keys import by_key, message
 from tests.broker_plugin.test_pending_desk import Desk
 from tests.broker_plugin.test_pending_limits import check_counts
 from tests.support import delay_world
+from tests.support.examples import examples
 
 V = PendingVerdict
 KEYS = ("a", "b")
@@ -133,7 +134,7 @@ class _World:
 
 
 @patch.dict(delay_world.CONFIG, LIMITS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(turn, min_size=1, max_size=6))
 def test_what_a_key_names_is_what_its_senders_were_told(
     turns: list[tuple[list[tuple[str, str, bool, str]], int, str]],

@@ -19,6 +19,7 @@ from store.spill.runs.run import Run
 from store.spill.state import spill_state as state
 from store.spill.upkeep import housekeeping, opening, relocate
 from tests.store.spill_world import SpillWorld
+from tests.support.examples import examples
 from tests.support.simdisk import PowerCut
 
 STEPS = 120
@@ -112,7 +113,7 @@ class SpillMachine(RuleBasedStateMachine):
 
 TestSpillMachine = SpillMachine.TestCase
 TestSpillMachine.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

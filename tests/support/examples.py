@@ -1,4 +1,4 @@
-"""How many examples a property-based test draws: a fair number in the suite, many times as many in a soak."""
+"""The number of examples of a property-based test: fewer in `./run test --quick`, many times as many in a soak."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 
 __all__ = ["examples"]
 
-TIMES = int(os.environ.get("TIMEWHEEL_EXAMPLES", "1"))
+TIMES = float(os.environ.get("TIMEWHEEL_EXAMPLES") or 1)
 
 
 def examples(count: int) -> int:
-    """So many, times what ``TIMEWHEEL_EXAMPLES`` says (`./run soak` sets it)."""
-    return count * TIMES
+    """Return ``count`` times ``TIMEWHEEL_EXAMPLES`` (set by `./run soak` and `./run test --quick`), at least one."""
+    return max(1, round(count * TIMES))

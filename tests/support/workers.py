@@ -72,7 +72,12 @@ COMPUTING = ("tests/bench/test_lateness_state.py::", "tests/simulation/")
 LONG = (
     "tests/bench/test_report_bench.py",
     "tests/bench/test_report_page.py",
+    *(
+        f"tests/broker/test_late_tables.py::test_sends_keep_their_order_whatever_is_written_when[{n}]"
+        for n in range(10, 40)
+    ),
     "tests/broker/test_loop_is_free.py",
+    "tests/broker/test_loop_watch.py::test_a_step_that_holds_the_loop_is_found_however",
     "tests/broker/test_uniform_batches.py::test_columns_and_messages",
     "tests/broker_plugin/test_delay_model.py",
     "tests/broker_plugin/test_delay_world.py",
@@ -85,21 +90,28 @@ LONG = (
     "tests/faults/test_stop_and_restart.py",
     "tests/faults/test_time_stands_still.py",
     "tests/faults/test_transaction_kills.py",
+    "tests/fuzz/test_fuzz.py::test_a_planted_bug",
+    "tests/fuzz/test_fuzz.py::test_an_input_that_holds_the_loop",
+    "tests/fuzz/test_fuzz.py::test_memory_beyond",
     "tests/packaging/",
     "tests/service/test_commands.py::test_verdicts_outlive",
     "tests/service/test_planted_bugs.py",
     "tests/service/test_process_listen.py::test_bad_input_and",
     "tests/service/test_process_storm.py",
+    "tests/service/test_rotten_world.py::test_nothing_is_lost",
+    "tests/service/test_simulation.py::test_nothing_is_lost_early_or_twice[10]",
     "tests/shards/test_shard_stories_process.py",
     "tests/simulation/test_planted_bugs.py",
     *(f"tests/simulation/test_simulation.py::test_crash_points[{first}]" for first in range(5, 40, 5)),
     "tests/simulation/test_simulation.py::test_crash_points_of_fresh_seeds[1]",
     "tests/simulation/test_simulation.py::test_a_bit_that_flips",
     "tests/simulation/test_simulation.py::test_every_kind_of_thing_happens",
+    "tests/store/test_spill_model.py::test_planted_bugs",
+    "tests/store/test_spill_model.py::test_power_cut",
 )
 """Beginnings of the names of tests that take more than half of the time of all that need only Python: storms of kills,
-planted bugs, most seeds of the simulation, wheels, pages with pictures. The rest has at least a share of each but the
-last two."""
+planted bugs, most seeds of the simulation, wheels, pages with pictures. What is random is left in the rest with some of
+its seeds, and with a quarter of its examples (`tests.support.examples`)."""
 
 
 def scope_of(nodeid: str) -> str:
