@@ -12,7 +12,7 @@ __all__ = ["OPENS", "VERSION", "ApacheBroker", "ApacheNameServer", "apache_jars"
 IDLE = {
     # A thread turns without a pause from the start until this time is over; by default ten seconds.
     "transactionMetricFlushInterval": "500",
-    # So often the 19 MB of the timer's wheel are compared with their file byte by byte; by default every second.
+    # So often the 39 MB of the timer's wheel are compared with their file byte by byte; by default every second.
     "timerFlushIntervalMs": "10000",
 }
 """Most of the processor time that a broker without clients takes: 7 s at its start, and a tenth of a core later."""
