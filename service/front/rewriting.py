@@ -7,6 +7,7 @@ no ``__STARTDELIVERTIME``, no ``TIMER_*``   passed on as it is
 one of them, and a delay level above 0      passed on as it is: the level wins, as with every broker
 to ``%RETRY%…``, to a system topic          passed on as it is: these topics are not for delayed messages
 one of them that cannot be read             refused (MESSAGE_ILLEGAL)
+to the progress topic of the service        refused (MESSAGE_ILLEGAL)
 a batch with one of them                    the whole batch becomes entries, stored together or not at all. Messages
                                             without a due time are due at once. One whose request has a due
                                             time as well is refused (MESSAGE_ILLEGAL)
@@ -30,6 +31,7 @@ from remoting.headers import HeaderError, SendHeader
 from remoting.messages.batch import join_batch, split_batch
 from remoting.messages.message import MessageError
 from remoting.messages.properties import remove_properties, with_property
+from service.link.progress_log import progress_topic
 from service.running.entries import (
     DELAY_MS,
     DELIVER_MS,
@@ -91,7 +93,7 @@ def entry_of(command: RemotingCommand, entry_topic: str, now_ms: int) -> EntrySe
     if not is_for_senders(topic, entry_topic):
         return None
     if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
-        body = _batch(command.body, topic, now_ms, header.properties)
+        body = _batch(command.body, topic, entry_topic, now_ms, header.properties)
         if body is None:
             return None
         header.batch = True
@@ -102,7 +104,7 @@ def entry_of(command: RemotingCommand, entry_topic: str, now_ms: int) -> EntrySe
         due = _due(header.properties, now_ms)
         if due is None:
             return None
-        _check_name(topic)
+        _check_name(topic, entry_topic)
         half = is_half(header.properties, header.sys_flag)
         code, body = RequestCode.SEND_MESSAGE_V2, command.body
         header.properties = entry_properties(header.properties, topic, due)
@@ -145,7 +147,7 @@ def _due(text: str, now_ms: int) -> tuple[str, int] | None:
     return (DELAY_MS, due_ms - now_ms) if relative else (DELIVER_MS, due_ms)
 
 
-def _batch(body: bytes, topic: str, now_ms: int, of_all: str) -> bytes | None:
+def _batch(body: bytes, topic: str, entry_topic: str, now_ms: int, of_all: str) -> bytes | None:
     """Turn a batch into entries; None if no message has a due time, or the batch cannot be read.
 
     ``of_all``: the property text of the request.
@@ -157,7 +159,7 @@ def _batch(body: bytes, topic: str, now_ms: int, of_all: str) -> bytes | None:
     dues = [_due(text, now_ms) for _, _, text in elements]
     if not any(dues):
         return None
-    _check_name(topic)
+    _check_name(topic, entry_topic)
     if may_be_timed(of_all):
         text = "a due time in the properties of the batch itself: give each of its messages its own"
         raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
@@ -170,6 +172,9 @@ def _batch(body: bytes, topic: str, now_ms: int, of_all: str) -> bytes | None:
     )
 
 
-def _check_name(topic: str) -> None:
+def _check_name(topic: str, entry_topic: str) -> None:
     if not is_topic_name(topic):
         raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"{topic[:130]!r} is not a topic name: {NAME_RULE}")
+    if topic == progress_topic(entry_topic):
+        text = f"{topic} is the service's own progress: nobody else writes into it"
+        raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, text)

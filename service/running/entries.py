@@ -41,6 +41,7 @@ from remoting.messages.properties import (
     with_property,
 )
 from service.core.lines import Line, LineKind
+from service.link.progress_log import progress_topic
 from timewheel_client.consuming.pulled import BadRecord
 from timewheel_client.consuming.subscriptions import NAME
 
@@ -48,6 +49,7 @@ __all__ = [
     "DELAY_ID",
     "DUE",
     "ENTRY_TOPIC",
+    "REASON",
     "REJECTED_TOPIC",
     "USUAL_ENTRY_TOPIC",
     "Waiting",
@@ -221,6 +223,8 @@ def _wanted(message: StoredMessage) -> tuple[str, int]:
         raise _RejectedError(f"property {TOPIC}: {topic[:130]!r} is not a topic name: {NAME_RULE}")
     if not is_for_senders(topic, message.topic):
         raise _RejectedError(f"property {TOPIC}: {topic!r} is the entry topic or a system topic: name one of your own")
+    if topic == progress_topic(message.topic):  # what stands there is believed
+        raise _RejectedError(f"property {TOPIC}: {topic!r} is the service's own topic: name one of your own")
     return topic, _due(text, message.store_ms)
 
 
@@ -277,21 +281,31 @@ def _finished(message: StoredMessage, shard: str, topic: str, due_ms: int, why: 
     )
     try:
         record = encode_record(made, _NO_HOST, message.store_ms)
+        if len(text) > _LONG_TEXT:
+            _check_room(record, rolls=not why)
     except MessageError as error:
         if why:  # no room even for the reason: deliver the body without the sender's properties
-            made.properties = f"{_name_of(message, shard)}{REASON}\x01{_clean(str(error))}\x02"
+            made.properties = _without_senders(text)
             return Waiting(message.queue_offset, due_ms, encode_record(made, _NO_HOST, message.store_ms), why)
         raise _RejectedError(f"no room for the properties of the delay: {error}") from None
-    if not why and len(text) > _LONG_TEXT:
-        _check_roll(record)
     return Waiting(message.queue_offset, due_ms, record, why)
 
 
-def _check_roll(record: bytes) -> None:
-    """Raise _RejectedError if a roll has no room for its properties: the cluster would delete the entry in the end.
+def _without_senders(text: str) -> str:
+    """The property text of a rejected message, but for what its sender wrote: there is no room for that."""
+    own = ((name, get_property(text, name)) for name in (DUE, DELAY_ID, ENTRY_TOPIC, REASON, ORIGINAL_TOPIC))
+    return "".join(f"{name}\x01{value}\x02" for name, value in own if value)
 
-    The offsets have as many digits here as they may have.
+
+def _check_room(record: bytes, rolls: bool) -> None:
+    """Raise MessageError if a delivery cannot be moved to every time that is possible.
+
+    Raise _RejectedError if ``rolls`` and a roll then has no room for its properties: the cluster would delete the
+    entry in the end. The offsets have as many digits here as they may have.
     """
+    record = moved_record(record, _DUE_MAX_MS)
+    if not rolls:
+        return
     size = len(rolled_of(decode_record(record), _OFFSET_MAX, _OFFSET_MAX, _OFFSET_MAX).encode())
     if size > MAX_PROPERTIES_BYTES:
         raise _RejectedError(
@@ -331,9 +345,11 @@ def rolled_of(delivery: StoredMessage, offset: int, generation: int, origin: int
 
 
 def rejected_again(delivery: StoredMessage, why: str) -> StoredMessage:
-    """Turn a finished delivery that every broker will refuse into one to `REJECTED_TOPIC`."""
-    delivery.properties = with_property(delivery.properties, REASON, _clean(why))
-    delivery.properties = with_property(delivery.properties, ORIGINAL_TOPIC, delivery.topic)
+    """Turn a finished delivery that every broker will refuse into one to `REJECTED_TOPIC`, which none refuses."""
+    text = with_property(delivery.properties, REASON, _clean(why))
+    text = with_property(text, ORIGINAL_TOPIC, delivery.topic)
+    is_long = len(text) > _LONG_TEXT and len(text.encode("utf-8", "replace")) > MAX_PROPERTIES_BYTES
+    delivery.properties = _without_senders(text) if is_long else text
     delivery.topic = REJECTED_TOPIC
     return delivery
 

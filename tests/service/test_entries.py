@@ -116,6 +116,7 @@ def test_what_the_sender_gave_stays() -> None:
         ({"TW_TOPIC": "TIMEWHEEL", "TW_DELAY_MS": "1"}, "the entry topic or a system topic"),
         ({"TW_TOPIC": "%RETRY%g", "TW_DELAY_MS": "1"}, "the entry topic or a system topic"),
         ({"TW_TOPIC": "SCHEDULE_TOPIC_XXXX", "TW_DELAY_MS": "1"}, "the entry topic or a system topic"),
+        ({"TW_TOPIC": "TIMEWHEEL_PROGRESS", "TW_DELAY_MS": "1"}, "the service's own"),
     ],
 )
 def test_rejections_say_why(properties: dict[str, str], why: str) -> None:
@@ -171,6 +172,34 @@ def test_what_is_not_rejected_has_room_for_a_roll(topic: str, char: str) -> None
             assert not rejected, "the limit is one of length"
             entry(rolled_of(decode_record(waiting.record), 10**15, 10**15, 10**15))
     assert 0 < rejected < 400
+
+
+@pytest.mark.parametrize("shard", [SHARD, "b" * 120 + "/3"])
+@pytest.mark.parametrize("due", ["0", "nonsense"])
+def test_what_waits_has_room_for_every_time_that_it_may_be_moved_to(shard: str, due: str) -> None:
+    """What is overdue waits while its topic takes no writes. Moved, its time has more digits, and it may be rolled."""
+    bare = text_of(TW_TOPIC="orders", TW_DELIVER_MS=due, big="")
+    for size in range(32_767 - 600, 32_768):
+        waiting = waiting_of(entry(bare[:-1] + "x" * (size - len(bare)) + "\x02", topic="T" * 120), shard)
+        moved = decode_record(moved_record(waiting.record, 253_402_300_799_999))
+        if not waiting.rejected:
+            entry(rolled_of(moved, 10**15, 10**15, 10**15))
+
+
+def test_what_is_rejected_later_has_room_for_the_reason() -> None:
+    """A broker refuses more than 32,767 bytes of properties, for ever: the message stood in no topic."""
+    bare = text_of(TW_TOPIC="orders", TW_DELIVER_MS="1800000000000", big="")
+    for size in (100, 30_000, *range(32_767 - 400, 32_768)):
+        waiting = waiting_of(entry(bare[:-1] + "x" * (size - len(bare)) + "\x02", topic="OTHER"), SHARD)
+        if waiting.rejected:
+            continue
+        delivery = rejected_again(decode_record(waiting.record), "topic orders does not exist " + "\u20ac" * 400)
+        encode_record(delivery.message(), bytes(8))
+        names = parse_properties(delivery.properties)
+        assert delivery.topic == REJECTED_TOPIC and "does not exist" in names["TW_REASON"]
+        assert delay_id_of(delivery.properties, SHARD, "OTHER") == 17
+        assert (names["TW_REJECTED_TOPIC"], names["TW_DUE_MS"]) == ("orders", "1800000000000")
+        assert ("big" in names) == (size <= 30_000)
 
 
 def test_records_of_the_service_are_told_from_entries() -> None:

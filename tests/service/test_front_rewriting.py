@@ -182,6 +182,16 @@ def test_nor_by_the_properties_of_the_request_of_a_batch(text: str) -> None:
         assert message.topic == "orders" and parse_properties(message.properties)["colour"] == "blue"
 
 
+@pytest.mark.parametrize("entry_topic", [ENTRY, "OTHER"])
+def test_nobody_writes_progress_through_a_door(entry_topic: str) -> None:
+    """The service's account may write it: such a body could call every entry of a shard done, or stop the shard."""
+    topic, text = f"{entry_topic}_PROGRESS", "__STARTDELIVERTIME\x015\x02"
+    for command in (send(text, topic=topic), send("", join_batch([(0, b"a", text)]), topic, 320)):
+        with pytest.raises(SendRefusedError, match="own progress"):
+            entry_of(command, entry_topic, NOW_MS)
+    assert entry_of(send(text, topic=topic), "ANOTHER", NOW_MS) is not None
+
+
 def test_a_batch_has_no_due_time_of_its_own() -> None:
     body = join_batch([(0, b"a", "__STARTDELIVERTIME\x015\x02")])
     for text, named in (("TIMER_DELAY_MS\x015\x02", "each of its messages its own"), ("DELAY\x013\x02", "levels")):
