@@ -216,6 +216,15 @@ class CommandTable:
         at = bisect_left(self._rolls, offset)
         return self._origins[at] if at < len(self._rolls) and self._rolls[at] == offset else offset
 
+    def is_rolled(self, offset: int) -> bool:
+        """Whether an entry has another offset now.
+
+        >>> table = CommandTable(); table.rolled(9, 4); table.rolled(12, 4)
+        >>> [table.is_rolled(offset) for offset in (4, 9, 12, 5)]
+        [True, True, False, False]
+        """
+        return self.place_of(self.origin_of(offset)) != offset
+
     def place_of(self, origin: int) -> int:
         """The present offset of an entry that a sender wrote: that of its last known roll, or its own.
 

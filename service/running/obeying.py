@@ -167,8 +167,14 @@ class Clerk:
         return about if found.kind is LineKind.ENTRY else -1
 
     async def _judge(self, line: Line, entry: int, look: CachedEntry | None) -> bool:
-        """Decide and write the verdict; False if it cannot be decided now."""
+        """Decide and write the verdict; False if it cannot be decided now.
+
+        A roll may have been read since the place of the entry was looked up: then the entry is done, and waits at its
+        new place, which the cache may not have yet.
+        """
         shard = self._owner.shard
+        if (entry in shard.done and shard.commands.is_rolled(entry)) or (look is None and not self._owner.is_filled):
+            return False
         decision = shard.decide(line.offset, entry, look.due_ms if look else 0)
         if decision is None:
             return False

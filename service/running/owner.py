@@ -370,13 +370,13 @@ class Owner:
             await asyncio.sleep(LEASE_EVERY_MS / 1000)
 
     async def _roll(self) -> None:
-        """Roll entries that wait long, before the cluster deletes them."""
+        """Roll entries that wait long, before the cluster deletes them. Raises StoreError if the cache has lost one."""
         while self.shard.state is not OwnerState.FENCED:
             done = 0
             if self.shard.state is OwnerState.OWNING:
                 try:
                     done = await self.roller.step()
-                except (ClientError, StoreError) as error:
+                except ClientError as error:
                     self.tell.warning(f"rolling entries failed: {error}")
             await asyncio.sleep((PAUSE_MS if done else min(ROLL_EVERY_MS, self.roller.after_ms)) / 1000)
 

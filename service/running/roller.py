@@ -14,11 +14,13 @@ from functools import partial
 from itertools import islice
 from typing import Protocol
 
-from remoting.messages.message import RecordError, decode_record
+from remoting.messages.message import RecordError, StoredMessage, decode_record
+from remoting.messages.properties import get_property
+from service.core.lines import Line
 from service.link.clock import wall_ms
 from service.link.cluster import Fate, fate_of
 from service.running.cache import ShardCache
-from service.running.entries import REJECTED_TOPIC, due_of, rolled_of
+from service.running.entries import REASON, REJECTED_TOPIC, due_of, rolled_of
 from service.running.instance_counts import InstanceCounts
 from service.running.unsure import Unsure, WritingOwner
 from store.disk.errors import StoreError
@@ -30,6 +32,8 @@ AT_ONCE = 64
 """Rolls under way at a time: they compete with what senders send."""
 CHUNKS_MAX = 64
 """So many times in one step."""
+UNREAD_MS = 60_000
+"""An entry that the cache cannot read for so long is lost there, and has to be read from the queue again."""
 
 
 class RollingOwner(WritingOwner, Protocol):
@@ -57,9 +61,15 @@ class Roller:
         """When the owner began to deliver, epoch ms."""
         self._begin = 0
         """Where the next step begins: behind those that this one has looked at, which may all have to stay."""
+        self._unread: dict[int, int] = {}
+        """Entries that the cache could not read when they were looked at last, and since when, epoch ms."""
+        self._why_lost = ""
 
     async def step(self) -> int:
-        """Roll some entries; returns how many. Raises ClientError if nothing was written."""
+        """Roll some entries; returns how many.
+
+        Raises ClientError if it failed and is worth another try, StoreError if the cache has lost an entry for good.
+        """
         self._since_ms = self._since_ms or wall_ms()
         await self._unsure.settle()
         owner, shard = self._owner, self._owner.shard
@@ -74,6 +84,8 @@ class Roller:
         else:
             self._begin = chosen[-1] + 1
         owner.tally.rolled += rolled
+        if self._why_lost:
+            raise StoreError(self._why_lost)
         return rolled
 
     async def _roll_some(self, offsets: list[int]) -> int:
@@ -82,26 +94,55 @@ class Roller:
             return 0
         try:
             records = await asyncio.to_thread(cache.take, offsets)
-        except StoreError as error:
-            raise ClientError(f"an entry cannot be read back: {error}") from None
+        except StoreError:
+            records = [await self._take(cache, offset) for offset in offsets]
         found = [(offset, record) for offset, record in zip(offsets, records, strict=True) if record is not None]
-        return sum(await asyncio.gather(*(self._roll(offset, record) for offset, record in found)))
+        for offset, _ in found:
+            self._unread.pop(offset, None)
+        held = [roll for offset, record in found if (roll := self._hold(offset, record)) is not None]
+        if not held:
+            return 0
+        # From here on nobody moves them. Their times may have been changed while the records were read.
+        try:
+            now = await asyncio.to_thread(cache.look, [line.about for line, _ in held])
+        except StoreError as error:
+            for line, _ in held:
+                self._owner.shard.roll_failed(line.about)
+            raise ClientError(f"an entry cannot be looked up: {error}") from None
+        rolls = []
+        for (line, delivery), entry in zip(held, now, strict=True):
+            if entry is not None and entry.due_ms == due_of(delivery.properties):
+                rolls.append(self._roll(line, delivery))
+            else:
+                self._owner.shard.roll_failed(line.about)
+        return sum(await asyncio.gather(*rolls))
 
-    async def _roll(self, offset: int, record: bytes) -> bool:
-        owner, shard = self._owner, self._owner.shard
-        connection = await owner.cluster.connection(owner.queue[0], owner.queue[1])
+    async def _take(self, cache: ShardCache, offset: int) -> bytes | None:
+        try:
+            return (await asyncio.to_thread(cache.take, [offset]))[0]
+        except StoreError as error:
+            if wall_ms() - self._unread.setdefault(offset, wall_ms()) >= UNREAD_MS:
+                self._why_lost = f"entry {offset} cannot be read back: {error}. The queue is read into a new cache"
+            return None
+
+    def _hold(self, offset: int, record: bytes) -> tuple[Line, StoredMessage] | None:
+        """Decide to roll an entry, which is held from then on; None if it stays where it is."""
         try:
             delivery = decode_record(record)
         except RecordError:
-            return False
-        # A roll would lose why an entry was rejected.
-        if delivery.topic == REJECTED_TOPIC or self._is_due_now(due_of(delivery.properties)):
-            return False
-        line = shard.roll(offset, due_of(delivery.properties))
-        if line is None:
-            return False
-        text = rolled_of(delivery, offset, line.generation, line.entry)
+            return None
+        # A roll would lose why an entry was rejected. But a sender may want one in that topic.
+        is_rejected = delivery.topic == REJECTED_TOPIC and get_property(delivery.properties, REASON) is not None
+        if is_rejected or self._is_due_now(due_of(delivery.properties)):
+            return None
+        line = self._owner.shard.roll(offset, due_of(delivery.properties))
+        return None if line is None else (line, delivery)
+
+    async def _roll(self, line: Line, delivery: StoredMessage) -> bool:
+        owner, shard, offset = self._owner, self._owner.shard, line.about
         try:
+            connection = await owner.cluster.connection(owner.queue[0], owner.queue[1])
+            text = rolled_of(delivery, offset, line.generation, line.entry)
             reply = owner.cluster.send_now(connection, owner.queue, text, delivery.body, like=delivery)
         except ClientError:
             shard.roll_failed(offset)

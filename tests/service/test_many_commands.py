@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from broker_plugin.rules.properties import DUE_MAX_MS
 from remoting.codes import FLAG_RESPONSE
 from remoting.command import RemotingCommand
 from remoting.messages.message import Message, decode_record, encode_record
@@ -268,5 +270,56 @@ def test_what_is_cancelled_leaves_the_list_although_the_disk_is_full_for_a_while
         await office.step()
         await office.step()
         assert office.store.dropped == [1, 2]
+
+    asyncio.run(work())
+
+
+def test_what_is_rolled_while_the_cache_is_asked_is_not_too_late() -> None:
+    """The cache answers when a delivery lets go of its lock. A roll that is read meanwhile names the entry anew."""
+
+    async def work() -> None:
+        office = _Office({1: FAR_MS, 2: FAR_MS}, doubts=False)
+        (command,) = office.ask(1)
+        shard, look = office.shard, office.store.look
+        roll = shard.roll(1, FAR_MS)
+        assert roll is not None
+
+        def slowly(offsets: Sequence[int]) -> list[CachedEntry | None]:
+            found = look(offsets)
+            if 1 not in shard.done:
+                office.store.due_ms[shard.read_to] = office.store.due_ms.pop(1)
+                shard.read([replace(roll, offset=shard.read_to)], shard.read_to + 1, 0)
+            return found
+
+        office.store.look = slowly  # type: ignore[method-assign]
+        await office.step()
+        await office.step()
+        assert office.answered() == {command: "done"}
+        assert [line.entry for line in office.verdicts] == [command + 1], "the roll"
+
+    asyncio.run(work())
+
+
+def test_a_move_of_what_is_not_in_the_cache_yet_waits() -> None:
+    """A roll was read while commands were looked at, and the disk took it only later."""
+
+    async def work() -> None:
+        office = _Office({1: DUE_MAX_MS - 1}, doubts=False)
+        end = office.shard.read_to
+        move = Line(end, LineKind.MOVE, due_ms=DUE_MAX_MS, about=1)
+        office.shard.read([move], end + 1, 0)
+        due_ms = office.store.due_ms.pop(1)
+
+        def full(offsets: Sequence[int]) -> list[CachedEntry | None]:
+            office.is_filled = False
+            return [None for _ in offsets]
+
+        look, office.store.look = office.store.look, full  # type: ignore[method-assign]
+        await office.step()
+        assert not office.verdicts
+        office.store.look, office.store.due_ms[1] = look, due_ms  # type: ignore[method-assign]
+        office.is_filled = True
+        await office.step()
+        assert office.answered() == {end: "done"}
 
     asyncio.run(work())

@@ -17,10 +17,11 @@ from service.core.lines import Line, LineKind
 from service.core.progress import TargetQueue
 from service.link.cluster import ClusterLink
 from service.running import roller
-from service.running.cache import ShardCache
-from service.running.entries import REJECTED_TOPIC, Waiting, waiting_of
+from service.running.cache import CachedEntry, ShardCache
+from service.running.entries import REJECTED_TOPIC, Waiting, due_of, moved_record, waiting_of
 from service.running.instance_counts import InstanceCounts
 from service.running.roller import Roller
+from store.disk.errors import StoreError
 from store.put.plugin_api import DeliveryTarget
 from tests.service.target_world import owned_shard
 
@@ -49,6 +50,8 @@ class RollWorld:
         self.calm, self.tally = Calm(), InstanceCounts()
         self.records = {at: waiting(at, topic, due_ms).record for at, due_ms in enumerate(dues, 1)}
         self.rolled: list[int] = []
+        self.dues: dict[int, int] = {}
+        self.unreadable: set[int] = set()
         self.end = len(dues) + 1
         self.shard = owned_shard(NAME)
         self.shard.read([Line(at) for at in self.records], self.end, 0)
@@ -62,11 +65,17 @@ class RollWorld:
         return self
 
     def take(self, offsets: list[int]) -> list[bytes | None]:
+        if self.unreadable.intersection(offsets):
+            raise StoreError("damaged")
         return [self.records[offset] for offset in offsets]
+
+    def look(self, offsets: list[int]) -> list[CachedEntry | None]:
+        return [CachedEntry(at, due_of(decode_record(self.records[at]).properties)) for at in offsets]
 
     def send_now(self, _connection: object, _queue: TargetQueue, text: str, _body: bytes, **_: Any) -> Any:
         about = int(get_property(text, "TW_ABOUT") or "")
         self.rolled.append(about)
+        self.dues[about] = int(get_property(text, "TW_DELIVER_MS") or "")
         roll = Line(self.end, LineKind.ROLL, generation=self.shard.generation, about=about, entry=about)
         self.end += 1
         assert [line.offset for line in self.shard.read([roll], self.end, 0)] == [roll.offset]
@@ -113,11 +122,76 @@ def test_what_waits_does_not_keep_later_entries_from_being_rolled(monkeypatch: p
     asyncio.run(story())
 
 
+def test_an_entry_that_cannot_be_read_back_keeps_no_other_from_being_rolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of the cache has lost a record. What stood behind it was not rolled, and the cluster deleted it."""
+
+    async def story() -> None:
+        world = RollWorld(*[FAR] * 200)
+        world.unreadable = {3}
+        await world.roller.step()
+        assert sorted(world.rolled) == [1, 2, *range(4, 201)]
+        world.unreadable.clear()
+        await world.roller.step()
+        assert world.rolled[-1] == 3
+        world = RollWorld(*[FAR] * 200)
+        world.unreadable = {3}
+        await world.roller.step()
+        assert await world.roller.step() == 0
+        monkeypatch.setattr(roller, "wall_ms", lambda: NOW + roller.UNREAD_MS)
+        with pytest.raises(StoreError, match="entry 3 cannot be read back"):
+            await world.roller.step()  # ends the ownership: the queue has it
+
+    asyncio.run(story())
+
+
 def test_why_an_entry_was_rejected_is_not_lost_by_a_roll() -> None:
     async def story() -> None:
-        world = RollWorld(NOW - HOUR, topic=REJECTED_TOPIC)
+        world = RollWorld(NOW - HOUR, topic="no topic")
+        assert decode_record(world.records[1]).topic == REJECTED_TOPIC
         world.roller._since_ms = NOW - 2 * HOUR
         assert await world.roller.step() == 0
+        world = RollWorld(FAR, topic=REJECTED_TOPIC)
+        assert await world.roller.step() == 1, "its sender wants it there"
+
+    asyncio.run(story())
+
+
+class MovedMeanwhile(RollWorld):
+    """While the roller reads its entries, which waits for the delivery lock, entry 1 is moved to a later time."""
+
+    def take(self, offsets: list[int]) -> list[bytes | None]:
+        taken = super().take(offsets)
+        table, end = self.shard.commands, self.end
+        command = Line(end, LineKind.MOVE, due_ms=FAR + HOUR, about=1)
+        self.shard.read([command], end + 1, 0)
+        assert self.shard.decide(end, 1, FAR) is not None
+        verdict = Line(
+            end + 1,
+            LineKind.VERDICT,
+            generation=self.shard.generation,
+            about=end,
+            entry=1,
+            due_ms=FAR + HOUR,
+            verdict="done",
+        )
+        self.end = end + 2
+        self.shard.read([verdict], self.end, 0)
+        self.records[1] = moved_record(self.records[1], table.changing.pop(1))
+        return taken
+
+
+def test_what_is_moved_while_it_is_read_is_not_rolled_with_its_old_time() -> None:
+    """The roll stands behind the verdict in the queue: whoever read both delivered the message at the old time."""
+
+    async def story() -> None:
+        world = MovedMeanwhile(FAR, FAR)
+        await world.roller.step()
+        assert world.rolled == [2]
+        assert world.shard.roll(1, FAR + HOUR) is not None, "it is held no longer"
+        world.shard.roll_failed(1)
+        world.take = RollWorld.take.__get__(world)  # type: ignore[method-assign]
+        await world.roller.step()
+        assert world.rolled == [2, 1] and world.dues[1] == FAR + HOUR
 
     asyncio.run(story())
 
