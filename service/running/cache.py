@@ -17,18 +17,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker_plugin.failures import UNREADABLE
 from broker_plugin.plugin import DelayPlugin
 from remoting.messages.message import MessageError, RecordError, record_fields
 from service.running.entries import Waiting, moved_record
+from service.running.takeover import TakeoverError
 from store.disk.checkpoint import DeliveryCheckpoint
 from store.disk.delay_id import delay_id
-from store.disk.errors import StoreError
+from store.disk.errors import StoreError, StoreFullError
 from store.disk.files import Files
 from store.disk.flusher import Flusher
 from store.put.plugin_api import DeliveryTarget, PluginContext, PutStatus
 from store.spill.rows.model import Found
 
-__all__ = ["CachedEntry", "ShardCache", "throw_away"]
+__all__ = ["UNREAD_MS", "CachedEntry", "LostEntries", "ShardCache", "throw_away"]
 
 SEGMENT_BYTES = 16 << 20
 CHECKPOINT_MS = 1000
@@ -41,12 +43,37 @@ _NO_HOST = bytes(8)
 _NEVER_MS = 1 << 40
 
 
+UNREAD_MS = 60_000
+"""An entry that the cache cannot read for so long is lost there, and has to be read from the queue again."""
+
+
 @dataclass(frozen=True, slots=True)
 class CachedEntry:
     """An entry that waits in the cache, with its due time (epoch ms)."""
 
     offset: int
     due_ms: int
+
+
+class LostEntries:
+    """Entries that the cache could not read when they were looked at last. For one event loop."""
+
+    def __init__(self) -> None:
+        self._since_ms: dict[int, int] = {}
+
+    def was_read(self, offset: int) -> None:
+        """Note that an entry was read."""
+        self._since_ms.pop(offset, None)
+
+    def failed(self, offset: int, error: StoreError, mono_ms: int) -> None:
+        """Note that an entry could not be read. Raises TakeoverError if that is so for `UNREAD_MS`.
+
+        A full disk loses nothing.
+        """
+        if isinstance(error, StoreFullError):
+            return
+        if mono_ms - self._since_ms.setdefault(offset, mono_ms) >= UNREAD_MS:
+            raise TakeoverError(f"entry {offset} cannot be read back: {error}. The queue is read into a new cache")
 
 
 def throw_away(directory: Path) -> None:
@@ -102,6 +129,7 @@ class ShardCache:
         self._started = False
         self._trying: asyncio.TimerHandle | None = None
         self._tried_s = 0.0
+        self._unread_since_ms: int | None = None
         self._closed = False
 
     def start(self) -> None:
@@ -111,10 +139,21 @@ class ShardCache:
             self._flusher.start()
             self.plugin.start()
 
-    def need_directory(self) -> None:
-        """Raise StoreError if somebody has removed the directory: nothing could be added or read back any more."""
+    def need_whole(self, mono_ms: int) -> None:
+        """Raise StoreError if the cache has lost entries. Call it again and again, at least every half a minute.
+
+        Either somebody has removed the directory, and nothing can be added or read back any more, or entries that are
+        due could not be read for `UNREAD_MS`.
+        """
         if not (self._directory / "delay").is_dir():
             raise StoreError(f"the cache is gone: {self._directory} was removed. The queue is read into a new one")
+        if all(group.reason != UNREADABLE for group in self.plugin.failures.groups):
+            self._unread_since_ms = None
+            return
+        if self._unread_since_ms is None:
+            self._unread_since_ms = mono_ms
+        if mono_ms - self._unread_since_ms >= UNREAD_MS:
+            raise StoreError(f"the cache in {self._directory} cannot be read. The queue is read into a new one")
 
     def add(self, waiting: Sequence[Waiting]) -> None:
         """Add entries that were read. Raises StoreError; then none of them was added."""

@@ -25,10 +25,11 @@ from service.core.states import OwnerState
 from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import Fate, fate_of
 from service.running.asking import answer_to
-from service.running.cache import CachedEntry, ShardCache
+from service.running.cache import CachedEntry, LostEntries, ShardCache
 from service.running.entries import line_of, own_record
 from service.running.instance_counts import InstanceCounts
 from service.running.unsure import Unsure, WritingOwner
+from store.disk.errors import StoreError
 from timewheel_client.values.errors import ClientError
 
 __all__ = ["Clerk", "Employer"]
@@ -68,6 +69,7 @@ class Clerk:
         self._again_ms = 0  # when these are looked at again
         self._writes: set[asyncio.Task[None]] = set()
         self.unsure = Unsure(owner)
+        self._lost = LostEntries()
 
     def saw(self, message: StoredMessage, line: Line) -> None:
         """Note that a command, a verdict or a roll was read."""
@@ -76,7 +78,10 @@ class Clerk:
         self._wake.set()
 
     async def step(self) -> None:
-        """Do what is possible now: after a command was read, or a pause. Raises ClientError, StoreError."""
+        """Do what is possible now: after a command was read, or a pause.
+
+        Raises ClientError, StoreError; TakeoverError if the cache has lost an entry for good.
+        """
         shard = self._owner.shard
         table = shard.commands
         busy = table.asked or table.changing or table.gone
@@ -90,29 +95,41 @@ class Clerk:
         for offset in self._bodies.keys() - table.asked.keys():
             del self._bodies[offset]
         await self.unsure.settle()
-        if self._owner.is_filled:
-            await self._apply()
+        trouble = await self._apply() if self._owner.is_filled else None
         if shard.state is OwnerState.OWNING and self._owner.is_filled:
             await self._decide()
+        if trouble is not None:
+            raise trouble
 
     def close(self) -> None:
         """End what is under way."""
         for task in self._writes:
             task.cancel()
 
-    async def _apply(self) -> None:
-        """Apply verdicts to the cache."""
+    async def _apply(self) -> StoreError | None:
+        """Apply verdicts to the cache; the error of a move that failed, which keeps no other command waiting.
+
+        Raises StoreError, TakeoverError.
+        """
         cache, table = self._owner.cache, self._owner.shard.commands
+        trouble: StoreError | None = None
         if cache is None:
-            return
+            return trouble
         gone = list(table.gone)
         if gone:
             await asyncio.to_thread(cache.drop, gone)
             del table.gone[: len(gone)]  # only now: they would be listed until they are due if this fails or is ended
         for entry, due_ms in list(table.changing.items()):
-            await asyncio.to_thread(cache.move, entry, due_ms)
+            try:
+                await asyncio.to_thread(cache.move, entry, due_ms)
+            except StoreError as error:
+                trouble = error
+                self._lost.failed(entry, error, mono_ms())
+                continue
+            self._lost.was_read(entry)
             if table.changing.get(entry) == due_ms:
                 del table.changing[entry]
+        return trouble
 
     # ------------------------------------------------------------------------------------------------ deciding
 

@@ -335,9 +335,9 @@ class Owner:
             self._backlog.append(found.waiting(line.offset, self.name))
 
     def _fill(self) -> bool:
-        """Move what was read into the cache; False if the disk refuses it now. Raises StoreError without a cache."""
+        """Move what was read into the cache; False if the disk refuses it now. Raises StoreError if it is lost."""
         assert self.cache is not None
-        self.cache.need_directory()
+        self.cache.need_whole(mono_ms())
         try:
             self.cache.add(self._backlog)
         except StoreError as error:
@@ -370,13 +370,13 @@ class Owner:
             await asyncio.sleep(LEASE_EVERY_MS / 1000)
 
     async def _roll(self) -> None:
-        """Roll entries that wait long, before the cluster deletes them. Raises StoreError if the cache has lost one."""
+        """Roll entries that wait long, before the cluster deletes them."""
         while self.shard.state is not OwnerState.FENCED:
             done = 0
             if self.shard.state is OwnerState.OWNING:
                 try:
                     done = await self.roller.step()
-                except ClientError as error:
+                except (ClientError, StoreError) as error:
                     self.tell.warning(f"rolling entries failed: {error}")
             await asyncio.sleep((PAUSE_MS if done else min(ROLL_EVERY_MS, self.roller.after_ms)) / 1000)
 

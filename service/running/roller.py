@@ -17,9 +17,9 @@ from typing import Protocol
 from remoting.messages.message import RecordError, StoredMessage, decode_record
 from remoting.messages.properties import get_property
 from service.core.lines import Line
-from service.link.clock import wall_ms
+from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import Fate, fate_of
-from service.running.cache import ShardCache
+from service.running.cache import LostEntries, ShardCache
 from service.running.entries import REASON, REJECTED_TOPIC, due_of, rolled_of
 from service.running.instance_counts import InstanceCounts
 from service.running.unsure import Unsure, WritingOwner
@@ -32,8 +32,6 @@ AT_ONCE = 64
 """Rolls under way at a time: they compete with what senders send."""
 CHUNKS_MAX = 64
 """So many times in one step."""
-UNREAD_MS = 60_000
-"""An entry that the cache cannot read for so long is lost there, and has to be read from the queue again."""
 
 
 class RollingOwner(WritingOwner, Protocol):
@@ -61,14 +59,12 @@ class Roller:
         """When the owner began to deliver, epoch ms."""
         self._begin = 0
         """Where the next step begins: behind those that this one has looked at, which may all have to stay."""
-        self._unread: dict[int, int] = {}
-        """Entries that the cache could not read when they were looked at last, and since when, epoch ms."""
-        self._why_lost = ""
+        self._lost = LostEntries()
 
     async def step(self) -> int:
         """Roll some entries; returns how many.
 
-        Raises ClientError if it failed and is worth another try, StoreError if the cache has lost an entry for good.
+        Raises ClientError if it failed and is worth another try, TakeoverError if the cache has lost an entry for good.
         """
         self._since_ms = self._since_ms or wall_ms()
         await self._unsure.settle()
@@ -84,8 +80,6 @@ class Roller:
         else:
             self._begin = chosen[-1] + 1
         owner.tally.rolled += rolled
-        if self._why_lost:
-            raise StoreError(self._why_lost)
         return rolled
 
     async def _roll_some(self, offsets: list[int]) -> int:
@@ -98,7 +92,7 @@ class Roller:
             records = [await self._take(cache, offset) for offset in offsets]
         found = [(offset, record) for offset, record in zip(offsets, records, strict=True) if record is not None]
         for offset, _ in found:
-            self._unread.pop(offset, None)
+            self._lost.was_read(offset)
         held = [roll for offset, record in found if (roll := self._hold(offset, record)) is not None]
         if not held:
             return 0
@@ -121,8 +115,7 @@ class Roller:
         try:
             return (await asyncio.to_thread(cache.take, [offset]))[0]
         except StoreError as error:
-            if wall_ms() - self._unread.setdefault(offset, wall_ms()) >= UNREAD_MS:
-                self._why_lost = f"entry {offset} cannot be read back: {error}. The queue is read into a new cache"
+            self._lost.failed(offset, error, mono_ms())
             return None
 
     def _hold(self, offset: int, record: bytes) -> tuple[Line, StoredMessage] | None:

@@ -24,10 +24,11 @@ from service.core.progress import Picture, ProgressRecord, TargetQueue, read_rec
 from service.core.shard import Shard
 from service.link.cluster import ClusterLink, Pull
 from service.running import obeying
-from service.running.cache import CachedEntry, ShardCache
+from service.running.cache import UNREAD_MS, CachedEntry, LostEntries, ShardCache
 from service.running.instance_counts import InstanceCounts
 from service.running.obeying import AT_ONCE, Clerk
-from store.disk.errors import StoreError
+from service.running.takeover import TakeoverError
+from store.disk.errors import StoreError, StoreFullError
 
 NAME = "broker-e/0"
 QUEUE = ("orders", "broker-a", 0)
@@ -129,6 +130,8 @@ class _Cache:
         self.due_ms = due_ms
         self.dropped: list[int] = []
         self.full = False
+        self.lost: set[int] = set()
+        self.moved: dict[int, int] = {}
 
     def look(self, offsets: Sequence[int]) -> list[CachedEntry | None]:
         return [CachedEntry(at, self.due_ms[at]) if at in self.due_ms else None for at in offsets]
@@ -137,6 +140,11 @@ class _Cache:
         if self.full:
             raise StoreError("the disk is full")
         self.dropped += offsets
+
+    def move(self, offset: int, due_ms: int) -> None:
+        if offset in self.lost:
+            raise StoreError("damaged")
+        self.moved[offset] = due_ms
 
 
 class _Office:
@@ -323,3 +331,35 @@ def test_a_move_of_what_is_not_in_the_cache_yet_waits() -> None:
         assert office.answered() == {end: "done"}
 
     asyncio.run(work())
+
+
+def test_a_moved_entry_that_the_cache_has_lost_stops_no_other_command() -> None:
+    """Its disk cannot read the record: each step failed there, before anything was decided."""
+
+    async def work() -> None:
+        office = _Office(dict.fromkeys((1, 2, 3), FAR_MS), doubts=False)
+        office.shard.commands.changing |= {1: FAR_MS + 1, 2: FAR_MS + 1}
+        office.store.lost = {1}
+        with pytest.raises(StoreError, match="damaged"):
+            await office.step()
+        assert office.store.moved == {2: FAR_MS + 1} and list(office.shard.commands.changing) == [1]
+        (command,) = office.ask(3)
+        with pytest.raises(StoreError, match="damaged"):
+            await office.step()
+        assert office.answered() == {command: "done"}
+        _NOW_MS[0] += UNREAD_MS
+        with pytest.raises(TakeoverError, match="entry 1 cannot be read back"):
+            await office.step()
+
+    asyncio.run(work())
+
+
+def test_a_full_disk_ends_no_ownership() -> None:
+    lost = LostEntries()
+    for now_ms in (0, 10 * UNREAD_MS):
+        lost.failed(1, StoreFullError("full"), now_ms)
+    lost.failed(1, StoreError("damaged"), 0)
+    lost.was_read(1)
+    lost.failed(1, StoreError("damaged"), UNREAD_MS)
+    with pytest.raises(TakeoverError):
+        lost.failed(1, StoreError("damaged"), 2 * UNREAD_MS)

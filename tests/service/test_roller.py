@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from broker_plugin.failures import ANY_TOPIC, UNREADABLE
 from remoting.command import RemotingCommand
 from remoting.messages.message import Message, decode_record, encode_record
 from remoting.messages.properties import get_property
@@ -17,10 +18,11 @@ from service.core.lines import Line, LineKind
 from service.core.progress import TargetQueue
 from service.link.cluster import ClusterLink
 from service.running import roller
-from service.running.cache import CachedEntry, ShardCache
+from service.running.cache import UNREAD_MS, CachedEntry, ShardCache
 from service.running.entries import REJECTED_TOPIC, Waiting, due_of, moved_record, waiting_of
 from service.running.instance_counts import InstanceCounts
 from service.running.roller import Roller
+from service.running.takeover import TakeoverError
 from store.disk.errors import StoreError
 from store.put.plugin_api import DeliveryTarget
 from tests.service.target_world import owned_shard
@@ -137,8 +139,8 @@ def test_an_entry_that_cannot_be_read_back_keeps_no_other_from_being_rolled(monk
         world.unreadable = {3}
         await world.roller.step()
         assert await world.roller.step() == 0
-        monkeypatch.setattr(roller, "wall_ms", lambda: NOW + roller.UNREAD_MS)
-        with pytest.raises(StoreError, match="entry 3 cannot be read back"):
+        monkeypatch.setattr(roller, "mono_ms", lambda: 1 << 60)
+        with pytest.raises(TakeoverError, match="entry 3 cannot be read back"):
             await world.roller.step()  # ends the ownership: the queue has it
 
     asyncio.run(story())
@@ -209,5 +211,25 @@ def test_what_is_changed_or_rolled_no_longer_counts_as_refused(tmp_path: Path) -
         assert cache.refused_count == 3
         cache.move(3, FAR)
         assert (cache.refused_count, cache.pending_count) == (2, 3)
+    finally:
+        cache.close()
+
+
+def test_a_cache_that_cannot_read_what_is_due_is_given_up(tmp_path: Path) -> None:
+    """Retries find the same bad sector. The message waited until another instance took over."""
+    cache = ShardCache(tmp_path / "c", cast(DeliveryTarget, SimpleNamespace(scan=lambda _: ())), lambda: NOW, print)
+    try:
+        cache.add([waiting(1, "orders", NOW)])
+        for now_ms in (0, UNREAD_MS):
+            cache.need_whole(now_ms)
+        cache.plugin.failures.add(UNREADABLE, ANY_TOPIC, NOW, 0)
+        cache.need_whole(UNREAD_MS)
+        cache.plugin.failures.take_due(1 << 60)  # the retry succeeds
+        cache.need_whole(2 * UNREAD_MS)
+        cache.plugin.failures.add(UNREADABLE, ANY_TOPIC, NOW, 0)
+        for now_ms in (3 * UNREAD_MS, 4 * UNREAD_MS - 1):
+            cache.need_whole(now_ms)
+        with pytest.raises(StoreError, match="a new one"):
+            cache.need_whole(4 * UNREAD_MS)
     finally:
         cache.close()
