@@ -168,8 +168,10 @@ class Clerk:
         """The present offset of the entry that a command is about; -1 if there is none."""
         shard = self._owner.shard
         about = line.about
-        if line.kind is LineKind.ASK or about not in shard.done:
-            return about  # what was rolled is done, so its place need not be looked for
+        if line.kind is LineKind.ASK:
+            return about
+        if about not in shard.done:  # what was rolled is done, so its place need not be looked for
+            return -1 if about in shard.commands.asked else about
         place = shard.commands.place_of(about)
         if place != about or about in shard.commands.cancelled:
             return place

@@ -264,6 +264,21 @@ def test_two_commands_on_one_entry_are_decided_in_their_order() -> None:
     asyncio.run(work())
 
 
+def test_a_command_is_no_entry_even_while_it_waits_for_its_verdict() -> None:
+    """It was answered ``done``, and what was "cancelled" then, a command, got no verdict from the next owner."""
+
+    async def work() -> None:
+        office = _Office({1: 1}, doubts=True)
+        (first,) = office.ask(1)
+        (second,) = office.ask(first)
+        await office.step()
+        office.read_verdicts()
+        assert office.answered() == {second: "unknown"}
+        assert first not in office.shard.done and first in office.shard.commands.asked
+
+    asyncio.run(work())
+
+
 def test_what_is_cancelled_leaves_the_list_although_the_disk_is_full_for_a_while() -> None:
     async def work() -> None:
         office = _Office({1: FAR_MS, 2: FAR_MS}, doubts=False)
