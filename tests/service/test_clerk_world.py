@@ -1,0 +1,19 @@
+"""Rolls and verdicts are true where they stand in the queue, whatever is read between a look and a decision."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from tests.service.clerk_world import ClerkWorld
+
+SEEDS = int(os.environ.get("SERVICE_SEEDS", "20")) // 5
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_roll_and_every_verdict_is_true(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = asyncio.run(ClerkWorld(seed, monkeypatch).story())
+    assert told.faults == []
+    assert told.rolls > 10 and told.changes > 10
