@@ -52,7 +52,9 @@ class Searcher:
                 probed.discard(queue[1])
                 self._scanning[queue] = asyncio.ensure_future(self._probe(queue))
             elif self._owner.calm.is_calm(queue[1], mono_ms()):
-                self._scanning[queue] = asyncio.ensure_future(self._scan(queue, begin))
+                # What is lost from now on, even before the task begins, may be stored after it has read.
+                lost = [offset for offset, at in self._owner.shard.lost.items() if at == queue]
+                self._scanning[queue] = asyncio.ensure_future(self._scan(queue, begin, lost))
         if self._owner.queue[1] in probed:
             await self._probe(self._owner.queue)
         for queue in [queue for queue, task in self._scanning.items() if task.done() and queue not in scans]:
@@ -66,9 +68,8 @@ class Searcher:
         except ClientError:
             await asyncio.sleep(PAUSE_MS / 1000)
 
-    async def _scan(self, queue: TargetQueue, begin: int) -> None:
-        """Read a target queue to its end, to find which entries of the shard it contains."""
-        lost = [offset for offset, at in self._owner.shard.lost.items() if at == queue]
+    async def _scan(self, queue: TargetQueue, begin: int, lost: list[int]) -> None:
+        """Read a target queue to its end, to find which entries of the shard it contains, also of those ``lost``."""
         found: list[int] = []
         try:
             end = await self._owner.cluster.end(queue)
