@@ -19,6 +19,7 @@ from remoting.messages.properties import get_property
 from service.core.lines import Line
 from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import Fate, fate_of
+from service.link.log import Teller
 from service.running.cache import LostEntries, ShardCache
 from service.running.entries import REASON, REJECTED_TOPIC, due_of, rolled_of
 from service.running.instance_counts import InstanceCounts
@@ -39,6 +40,7 @@ class RollingOwner(WritingOwner, Protocol):
 
     cache: ShardCache | None
     tally: InstanceCounts
+    tell: Teller
 
 
 class Roller:
@@ -143,6 +145,7 @@ class Roller:
         sent = await fate_of(reply)
         if sent.fate is Fate.REFUSED:
             shard.roll_failed(offset)
+            owner.tell.warning(f"entries cannot be stored again, so the cluster will delete them: {sent}")
         elif sent.fate is Fate.UNKNOWN:
             self._unsure.add(partial(shard.roll_failed, offset))
         return sent.fate is Fate.STORED

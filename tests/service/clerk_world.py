@@ -8,6 +8,7 @@ are read. Here both are real, with a real `Shard`; queue and cache are in memory
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ from service.core.calm import Calm
 from service.core.lines import COMMANDS, Line, LineKind
 from service.core.progress import TargetQueue
 from service.link.cluster import ClusterLink, Pull
+from service.link.log import Teller
 from service.running import obeying, roller, unsure
 from service.running.cache import CachedEntry, ShardCache
 from service.running.entries import Waiting, due_of, line_of, moved_record, own_record, waiting_of
@@ -74,6 +76,7 @@ class ClerkWorld:
         self.random = random.Random(seed)
         self.queue: TargetQueue = ("TIMEWHEEL", "broker-e", 0)
         self.name, self.calm, self.tally = NAME, Calm(0), InstanceCounts()
+        self.tell = Teller(logging.getLogger(__name__), NAME)
         self.cluster = cast(ClusterLink, self)
         self.store = _Cache()
         self.cache: ShardCache | None = cast(ShardCache, self.store)

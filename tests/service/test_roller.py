@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from broker_plugin.failures import ANY_TOPIC, UNREADABLE
+from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from remoting.messages.message import Message, decode_record, encode_record
 from remoting.messages.properties import get_property
@@ -17,6 +19,7 @@ from service.core.calm import Calm
 from service.core.lines import Line, LineKind
 from service.core.progress import TargetQueue
 from service.link.cluster import ClusterLink
+from service.link.log import Teller
 from service.running import roller
 from service.running.cache import UNREAD_MS, CachedEntry, ShardCache
 from service.running.entries import REJECTED_TOPIC, Waiting, due_of, moved_record, waiting_of
@@ -50,6 +53,8 @@ class RollWorld:
         self.cluster = cast(ClusterLink, self)
         self.cache: ShardCache | None = cast(ShardCache, self)
         self.calm, self.tally = Calm(), InstanceCounts()
+        self.tell = Teller(logging.getLogger(__name__), NAME)
+        self.refuses = False
         self.records = {at: waiting(at, topic, due_ms).record for at, due_ms in enumerate(dues, 1)}
         self.rolled: list[int] = []
         self.dues: dict[int, int] = {}
@@ -76,6 +81,10 @@ class RollWorld:
 
     def send_now(self, _connection: object, _queue: TargetQueue, text: str, _body: bytes, **_: Any) -> Any:
         about = int(get_property(text, "TW_ABOUT") or "")
+        if self.refuses:
+            refused: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+            refused.set_result(RemotingCommand(ResponseCode.MESSAGE_ILLEGAL, 0, remark="the message is too large"))
+            return refused
         self.rolled.append(about)
         self.dues[about] = int(get_property(text, "TW_DELIVER_MS") or "")
         roll = Line(self.end, LineKind.ROLL, generation=self.shard.generation, about=about, entry=about)
@@ -142,6 +151,19 @@ def test_an_entry_that_cannot_be_read_back_keeps_no_other_from_being_rolled(monk
         monkeypatch.setattr(roller, "mono_ms", lambda: 1 << 60)
         with pytest.raises(TakeoverError, match="entry 3 cannot be read back"):
             await world.roller.step()  # ends the ownership: the queue has it
+
+    asyncio.run(story())
+
+
+def test_a_roll_that_is_refused_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Brokers of 4.9 count properties as part of the largest message, so the roll of such an entry is too large."""
+
+    async def story() -> None:
+        world = RollWorld(FAR)
+        world.refuses = True
+        assert await world.roller.step() == 0
+        assert "delete them: refused (MESSAGE_ILLEGAL: the message is too large)" in caplog.text
+        assert world.shard.roll(1, FAR) is not None, "it is held no longer"
 
     asyncio.run(story())
 
