@@ -170,13 +170,13 @@ class Clerk:
         about = line.about
         if line.kind is LineKind.ASK:
             return about
+        if not 0 <= about < line.offset:
+            return -1  # also if a roll stands there by now: the command cannot have meant it
         if about not in shard.done:  # what was rolled is done, so its place need not be looked for
             return -1 if about in shard.commands.asked else about
         place = shard.commands.place_of(about)
         if place != about or about in shard.commands.cancelled:
             return place
-        if not 0 <= about < line.offset:
-            return -1
         pull = await self._owner.cluster.pull(self._owner.queue, about, wait=False)
         if pull.moved or not pull.messages or pull.messages[0].queue_offset != about:
             return -1

@@ -260,49 +260,56 @@ class Told:
 
 
 def judged(log: Sequence[StoredMessage]) -> Told:
-    """Read a queue of one ownership to its end: every roll and every verdict must be true where it stands."""
+    """Read a queue of one ownership to its end: every roll and every verdict must be true where it stands.
+
+    What changes nothing (``already``, ``pending``) must have been true at some time since its command. Its verdict may
+    overtake one that was decided later.
+    """
     told = Told()
     origin: dict[int, int] = {}
     place: dict[int, int] = {}
-    due_ms: dict[int, int] = {}
-    cancelled: set[int] = set()
+    dues: dict[int, list[tuple[int, int]]] = {}  # of each entry: when it is due, and from which offset on that is so
+    cancelled: dict[int, int] = {}  # entries, and where
     verdicts: dict[int, list[str]] = {}
     for line in map(line_of, log):
         if line.kind is LineKind.ENTRY:
             origin[line.offset] = place[line.offset] = line.offset
-            due_ms[line.offset] = int(get_property(log[line.offset].properties, "TW_DELIVER_MS") or 0)
+            due_ms = int(get_property(log[line.offset].properties, "TW_DELIVER_MS") or 0)
+            dues[line.offset] = [(due_ms, line.offset)]
         elif line.kind in COMMANDS:
             verdicts[line.offset] = []
         elif line.kind is LineKind.ROLL:
             entry = origin[line.offset] = line.entry
             told.rolls += 1
-            if place[entry] != line.about or entry in cancelled:
-                told.faults.append(f"{line}: {place[entry]} is its place, cancelled {entry in cancelled}")
-            elif line.due_ms != due_ms[entry]:
-                told.faults.append(f"{line}: it is due at {due_ms[entry]}")
+            if place[entry] != line.about or entry in cancelled or line.due_ms != dues[entry][-1][0]:
+                told.faults.append(f"{line}: cancelled {entry in cancelled}, due {dues[entry]}, at {place[entry]}")
             place[entry] = line.offset
         elif line.kind is LineKind.VERDICT:
             command = line_of(log[line.about])
             entry = origin.get(command.about, -1) if command.about < command.offset else -1
             verdicts[line.about].append(line.verdict)
+            waited = entry >= 0 and cancelled.get(entry, line.offset) > command.offset
+            later = [due_ms for due_ms, since in dues.get(entry, ()) if since > command.offset]
+            since_then = [*[due_ms for due_ms, since in dues.get(entry, ()) if since < command.offset][-1:], *later]
             truth = {
                 "done": entry >= 0 and entry not in cancelled and place[entry] == line.entry,
-                "already": entry in cancelled
-                if command.kind is LineKind.CANCEL
-                else entry not in cancelled and due_ms.get(entry) == line.due_ms,
+                "already": waited and line.due_ms in since_then,
                 "cancelled": entry in cancelled,
-                "pending": entry >= 0 and entry not in cancelled,
+                "pending": waited,
                 "unknown": entry < 0,
             }
+            if line.verdict == "already" and command.kind is LineKind.CANCEL:
+                truth["already"] = entry in cancelled
             if not truth.get(line.verdict, False):
                 told.faults.append(f"{line} on {command}, whose entry is {entry}")
             elif line.verdict == "done":
                 told.changes += 1
-                wanted_ms = due_ms[entry] + command.by_ms if command.by_ms else command.due_ms
+                wanted_ms = dues[entry][-1][0] + command.by_ms if command.by_ms else command.due_ms
                 if command.kind is LineKind.CANCEL:
-                    cancelled.add(entry)
+                    cancelled[entry] = line.offset
                 elif line.due_ms != wanted_ms:
                     told.faults.append(f"{line} on {command}: {wanted_ms} was asked for")
-                due_ms[entry] = line.due_ms or due_ms[entry]
+                else:
+                    dues[entry].append((line.due_ms, line.offset))
     told.faults += [f"command {at} has the verdicts {found}" for at, found in verdicts.items() if len(found) != 1]
     return told

@@ -279,6 +279,20 @@ def test_a_command_is_no_entry_even_while_it_waits_for_its_verdict() -> None:
     asyncio.run(work())
 
 
+def test_a_command_means_nothing_that_is_stored_after_it() -> None:
+    async def work() -> None:
+        office = _Office({1: FAR_MS}, doubts=False)
+        (command,) = office.ask(office.shard.read_to + 1)
+        roll = office.shard.roll(1, FAR_MS)
+        assert roll is not None
+        office.shard.read([replace(roll, offset=command + 1)], command + 2, 0)
+        office.store.due_ms[command + 1] = office.store.due_ms.pop(1)
+        await office.step()
+        assert office.answered() == {command: "unknown"}
+
+    asyncio.run(work())
+
+
 def test_what_is_cancelled_leaves_the_list_although_the_disk_is_full_for_a_while() -> None:
     async def work() -> None:
         office = _Office({1: FAR_MS, 2: FAR_MS}, doubts=False)
