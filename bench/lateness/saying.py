@@ -39,5 +39,5 @@ def last_lines(summary: dict[str, Any], out: Path, before: Result | None, empty:
         for text in source["not_known"]:
             yield f"not known of {source['name']}: {text}"
     for item in summary["expectations"]:
-        found = "nothing" if item["value"] is None else item["value"]
+        found = "nothing" if item["value"] is None else f"{'at least ' if item['at_least'] else ''}{item['value']}"
         yield f"{'holds' if item['holds'] else 'FAILS'}: {item['text']} (found {found})"

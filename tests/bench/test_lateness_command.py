@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -127,9 +128,12 @@ def test_without_java(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(result.output.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("holds", "status", "word"), [(True, 0, "holds"), (False, 1, "FAILS")])
+@pytest.mark.parametrize(
+    ("holds", "status", "word", "found"),
+    [(True, 0, "holds", "7"), (False, 1, "FAILS", "7"), (False, 1, "FAILS", "at least 7")],
+)
 def test_an_expectation_decides_the_exit_status(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: bool, status: int, word: str
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: bool, status: int, word: str, found: str
 ) -> None:
     from bench.lateness import command
 
@@ -142,9 +146,10 @@ def test_an_expectation_decides_the_exit_status(
         counts = {"sent": 3, "delivered": 3, "pending": 0, "overdue": 0, "lost": 0}
         counts |= {"repeated": 0, "early": 0, "cancelled": 0, "unknown": 0}
         total = {"percentiles": figures, "within": {}, "end_to_end": None, **counts}
+        total["at_least"] = [] if found == "7" else ["p99"]
         judgements = [expectation.judge(total) for expectation in job.expectations]
-        found = {"total": total, "expectations": judgements, "target": {"holds": True}}
-        return found | {"sources": [{"damaged_count": 0, "not_known": []}]}
+        summary = {"total": total, "expectations": judgements, "target": {"holds": True}}
+        return summary | {"sources": [{"damaged_count": 0, "not_known": []}]}
 
     monkeypatch.setattr(command, "spark_session", no_spark)
     monkeypatch.setattr(command, "run_job", judged)
@@ -153,9 +158,38 @@ def test_an_expectation_decides_the_exit_status(
     result = call(store, "--out", tmp_path / "out", "--quiet", "--expect", text)
     assert result.exit_code == status
     assert result.output.splitlines() == [
-        "3 sent; 3 delivered; 0 early; lateness p50 7 ms, p99 7 ms, p99.9 7 ms, max 7 ms",
-        f"{word}: {text} (found 7)",
+        f"3 sent; 3 delivered; 0 early; lateness p50 7 ms, p99 {found} ms, p99.9 7 ms, max 7 ms",
+        f"{word}: {text} (found {found})",
     ]
+
+
+def test_a_disk_that_fails_is_one_line(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever read of the log fails, that of the look around or of the counting; never called a full disk."""
+    from bench.lateness import command
+
+    monkeypatch.setattr(command, "_draw", lambda *_: None)
+    pread, segment = os.pread, store / "commitlog" / ("0" * 20)
+    passed, ended = 0, False
+    while not ended:
+        left = [passed]
+
+        def fails(fd: int, count: int, position: int, left: list[int] = left) -> bytes:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return pread(fd, count, position)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pread", fails)
+            result = call(store, "--out", tmp_path / "out", "--quiet", "--by", "topic")
+        ended = left[0] >= 0
+        if not ended:
+            assert (result.exit_code, len(result.output.splitlines())) == (1, 1), result.output
+            assert result.output.startswith(f"Error: {segment} at ")
+            assert result.output.endswith(": Input/output error\n")
+        passed += 1
+    assert result.exit_code == 0
+    assert passed > 3
 
 
 def test_one_run_at_a_time_in_a_folder(store: Path, tmp_path: Path) -> None:

@@ -32,7 +32,15 @@ TOTAL: dict[str, Any] = {
     ],
 )
 def test_what_is_understood(text: str, value: object, holds: bool) -> None:
-    assert parse_expectation(text).judge(TOTAL) == {"text": text, "value": value, "holds": holds}
+    found = {"text": text, "value": value, "at_least": False, "holds": holds}
+    assert parse_expectation(text).judge(TOTAL) == found
+
+
+def test_a_lower_bound_is_said_to_be_one() -> None:
+    total = TOTAL | {"at_least": ["p99"]}
+    assert parse_expectation("p99 <= 1").judge(total)["at_least"] is True
+    for other in ("p99.9 <= 1", "lost == 0", "within.10 >= 0.5", "e2e.max <= 1"):
+        assert parse_expectation(other).judge(total)["at_least"] is False
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class StoredFile(Protocol):
     skips: bool
 
     def read(self, position: int, count: int) -> bytes:
-        """Bytes from a position on; fewer only at the end of the file. Raises OSError or StorageError."""
+        """Bytes from a position on; fewer only at the end of the file. Raises StorageError."""
         ...
 
     def data_end(self, size: int) -> int:
@@ -119,19 +119,23 @@ class _LocalFile:
     skips = True
 
     def __init__(self, path: str) -> None:
+        self._path = path
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise StorageError(f"{path}: {error.strerror}") from error
 
     def read(self, position: int, count: int) -> bytes:
-        """Read ``count`` bytes at a position; fewer only at the end of the file. Raises OSError."""
-        data = os.pread(self._fd, count, position)
-        while 0 < len(data) < count:
-            more = os.pread(self._fd, count - len(data), position + len(data))
-            if not more:
-                break
-            data += more
+        """Read ``count`` bytes at a position; fewer only at the end of the file. Raises StorageError."""
+        try:
+            data = os.pread(self._fd, count, position)
+            while 0 < len(data) < count:
+                more = os.pread(self._fd, count - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise StorageError(f"{self._path} at {position}: {error.strerror}") from error
         return data
 
     def data_end(self, size: int) -> int:
@@ -166,8 +170,11 @@ class _Local:
             raise StorageError(f"{folder}: {error.strerror}") from error
 
     def is_folder(self, path: str) -> bool:
-        """Whether the path is a folder."""
-        return Path(_plain(path)).is_dir()
+        """Whether the path is a folder. Raises StorageError."""
+        try:
+            return Path(_plain(path)).is_dir()
+        except OSError as error:
+            raise StorageError(f"{path}: {error.strerror}") from error
 
     def open(self, path: str, until: int | None = None) -> StoredFile:  # noqa: ARG002 - nothing is read ahead
         """Open a file for reading. Raises StorageError."""

@@ -52,19 +52,21 @@ class Expectation:
     limit: float
 
     def judge(self, total: dict[str, Any]) -> dict[str, Any]:
-        """Compare it with a result: ``{text, value, holds}``."""
+        """Compare it with a result: ``{text, value, at_least, holds}``; ``at_least``: the value is a lower bound."""
         value: Any = total
+        bounds: Any = ()
         for name in self.path:
+            bounds = value.get("at_least", bounds) if isinstance(value, dict) else ()
             value = value.get(name) if isinstance(value, dict) else None
         holds = value is not None and _COMPARE[self.compare](value, self.limit)
-        return {"text": self.text, "value": value, "holds": holds}
+        return {"text": self.text, "value": value, "at_least": self.path[-1] in bounds, "holds": holds}
 
 
 def parse_expectation(text: str) -> Expectation:
     """Read one expectation. Raises ExpectationError for any other text.
 
     >>> parse_expectation("p99 <= 10ms").judge({"percentiles": {"p99": 12}})
-    {'text': 'p99 <= 10ms', 'value': 12, 'holds': False}
+    {'text': 'p99 <= 10ms', 'value': 12, 'at_least': False, 'holds': False}
     """
     found = _PATTERN.fullmatch(text)
     if not found:

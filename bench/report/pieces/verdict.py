@@ -177,16 +177,17 @@ def _target(target: Mapping[str, Any]) -> str:
 
 
 def _expected(expectations: Sequence[Mapping[str, Any]]) -> Html:
-    rows = [(e["text"], _found(e["text"], e["value"]), "holds" if e["holds"] else "FAILS") for e in expectations]
+    rows = [(e["text"], _found(e), "holds" if e["holds"] else "FAILS") for e in expectations]
     return table("Expectations", ("expected", "found", "verdict"), rows)
 
 
-def _found(text: str, value: float | None) -> str:
-    """A figure in the unit of its expectation."""
+def _found(expectation: Mapping[str, Any]) -> str:
+    """A figure in the unit of its expectation; results of earlier versions do not say whether it is a lower bound."""
+    text, value = expectation["text"], expectation["value"]
     if value is None:
         return "-"
     if _A_TIME.match(text):
-        return milliseconds(int(value))
+        return f"{'at least ' if expectation.get('at_least') else ''}{milliseconds(int(value))}"
     return _share(value) if _A_SHARE.match(text) else f"{value:,}"
 
 
