@@ -30,6 +30,7 @@ from bench.lateness.engines.session import JavaMissingError, is_brief, spark_ses
 from bench.lateness.logs.packing import parts_for
 from bench.lateness.logs.reading import APACHE_LEVELS, DamagedLogError, parse_levels
 from bench.lateness.logs.receipt_lines import without_receipts
+from bench.lateness.logs.s3a import hadoop_settings, storage_of
 from bench.lateness.logs.spill_files import SpillMovedError
 from bench.lateness.logs.storage import StorageError
 from bench.lateness.options import EXAMPLES, WORDS, ExpectType, InstantType, TablesType, TargetType, Words
@@ -158,13 +159,13 @@ def lateness_command(
         received = check_received(received)
         given = executors(executor_memory, executor_cores) | pairs(settings)
         memory_of_task = task_bytes(memory := check_memory(memory), given, master)
-        found = find_sources(sources, names, levels, storage)
+        found = find_sources(sources, names, levels, storage, hadoop := hadoop_settings(given))
         before = check_baseline(baseline, out)
         check_places(out, state, found, received, follows)
         resources.enter_context(alone_in(out))
         jobs = of_a_job | {"received": received, "since_ms": since_ms, "until_ms": until_ms}
         jobs |= {"tables": by, "task_bytes": memory_of_task, "split_bytes": (split_mb or 0) << 20}
-        kept = resources.enter_context(StateFolder(state, storage, found)) if state else None
+        kept = resources.enter_context(StateFolder(state, storage_of(state, storage, hadoop), found)) if state else None
         first = Job(found, out, **jobs)
         look_around(first, kept)
         size = first.bytes_to_read

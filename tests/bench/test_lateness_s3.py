@@ -18,7 +18,7 @@ from bench.lateness.state.folder import Folder, StateError, folder_for
 from tests.bench.test_lateness_spill import EACH, NOW_MS, fill
 from tests.bench.test_lateness_state import Remembering, count, days, prefix
 from tests.support.lateness_world import LEVELS, make_world, write_world
-from tests.support.s3 import Bucket
+from tests.support.s3 import KEY, Bucket
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -110,6 +110,27 @@ def test_the_same_figures_as_from_disk(bucket: Bucket, store: Path, tmp_path: Pa
     assert there["source"]["kind"] == "timewheel"
     assert there["source"]["damaged_count"] == 1
     assert there["source"]["pending"] > EACH
+
+
+def test_hadoops_settings_apply_to_s3a(
+    bucket: Bucket, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Endpoint and login are given as users of Spark give them: by ``--spark``, and in the cluster's files."""
+    bucket.put(store, "brokers/h")
+    here = run(str(store), tmp_path / "here")
+    host = bucket.endpoint.removeprefix("http://")
+    settings = {"endpoint": host, "connection.ssl.enabled": "false", "path.style.access": "true"}
+    settings |= {"endpoint.region": "us-east-1", "access.key": KEY["key"], "secret.key": KEY["secret"]}
+    words = [word for name, value in settings.items() for word in ("--spark", f"spark.hadoop.fs.s3a.{name}={value}")]
+    assert run("s3a://logs/brokers/h", tmp_path / "spark", *words) == here
+    about = json.loads((tmp_path / "spark" / "summary.json").read_text())["run"]
+    assert about["engine"] == "spark"
+    assert KEY["secret"] not in json.dumps(about)
+    pairs = "".join(f"<property><name>fs.s3a.{k}</name><value>{v}</value></property>" for k, v in settings.items())
+    (tmp_path / "core-site.xml").write_text(f"<configuration>{pairs}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    state = ("--engine", "local", "--state", "s3a://logs/states/h")
+    assert run("s3a://logs/brokers/h", tmp_path / "files", *state) == here
 
 
 def test_a_state_beside_the_log(bucket: Bucket, store: Path, tmp_path: Path) -> None:

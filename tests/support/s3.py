@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Bucket"]
+__all__ = ["KEY", "Bucket"]
 
 KEY = {"key": "reader", "secret": "reads"}
 

@@ -9,13 +9,14 @@ folder are not known; the summary says so.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from bench.lateness.logs.planning import log_folder, some_segments
 from bench.lateness.logs.reading import APACHE_LEVELS
 from bench.lateness.logs.records import LogSegment, SplitReader
+from bench.lateness.logs.s3a import storage_of
 from bench.lateness.logs.storage import Storage, local_path, storage_for
 
 __all__ = ["NO_LEVELS", "LogSource", "find_sources"]
@@ -45,9 +46,16 @@ class LogSource:
 
 
 def find_sources(
-    paths: Sequence[str], names: Sequence[str] = (), levels: str = APACHE_LEVELS, storage: str = ""
+    paths: Sequence[str],
+    names: Sequence[str] = (),
+    levels: str = APACHE_LEVELS,
+    storage: str = "",
+    hadoop: Mapping[str, str] | None = None,
 ) -> list[LogSource]:
-    """Find the kind of each path. Raises NoStoreError, StorageError, or ValueError for names that do not fit."""
+    """Find the kind of each path; ``hadoop``: Hadoop's settings, which apply to ``s3a://`` (`storage_of`).
+
+    Raises NoStoreError, StorageError, or ValueError for names that do not fit.
+    """
     if names and len(names) != len(paths):
         raise ValueError(f"{len(names)} names for {len(paths)} sources: give --name once for each, or not at all")
     short = list(names) or _short_names(paths)
@@ -61,14 +69,15 @@ def find_sources(
         _, separator, rest = path.partition("://")
         if separator and not rest.strip("/"):
             raise ValueError(f"{path}: a path is expected behind ://")
-        folder = log_folder(storage_for(path, storage), path)
+        options = storage_of(path, storage, hadoop or {})
+        folder = log_folder(storage_for(path, options), path)
         own = local_path(folder)
         log = folder if own is None else os.path.realpath(own)
         if log in logs:
             raise ValueError(f"{logs[log]} and {path} are one log: give it once")
         logs[log] = path
-        kind, not_known = _kind_of(path, storage)
-        found.append(LogSource(name, path.rstrip("/"), kind, levels, storage, not_known))
+        kind, not_known = _kind_of(path, options)
+        found.append(LogSource(name, path.rstrip("/"), kind, levels, options, not_known))
     return found
 
 
