@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from broker.net.processor import Processor
@@ -61,7 +61,6 @@ class PopService:
         self._call_soon = call_soon
         self._moved_queues: dict[PopQueue, None] = {}  # whose offsets may move, not looked at yet
         self._tells_moved = False
-        self._long_poll = parts.long_poll
         self.in_flight = InFlight(parts.now_ms(), config.get_int("maxConsumerOffsetNum"))
         self.polls = PopPolls(parts.long_poll)
         self.queues = PopQueues(
@@ -84,7 +83,7 @@ class PopService:
         self.journal = self._open_journal(parts)
         self.answers = Answers(self.journal, parts.long_poll.wake)
         self.pop, self.acks, self.looks = self._make_processors(parts, limits, waiting, got)
-        parts.store.on_arrival = self.arrived
+        parts.store.on_arrival = self.polls.arrived
         parts.groups.on_delete = self.in_flight.forget_group
         parts.offsets.on_reset = self._reset
         parts.topics.listeners.append(self._topics_changed)
@@ -172,11 +171,6 @@ class PopService:
         return [self.pop, self.acks, self.looks]
 
     # ------------------------------------------------------------------------------------------------ what happens
-
-    def arrived(self, queues: Sequence[tuple[str, int]]) -> None:
-        """Messages can be pulled and popped from these queues (any thread)."""
-        self._long_poll.arrived(queues)
-        self.polls.arrived(queues)
 
     def _topics_changed(self, names: list[str]) -> None:
         """Forget the messages in flight of a deleted topic, and answer the pops that wait for it."""

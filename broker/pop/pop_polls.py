@@ -66,7 +66,8 @@ class PopPolls:
         self._names = table
 
     def arrived(self, queues: Sequence[Queue]) -> None:
-        """Wake pops: messages have arrived in these queues (any thread)."""
+        """Wake pulls and pops: messages have arrived in these queues (any thread)."""
+        self._long_poll.arrived(queues)
         names = self._names
         if not names:
             return

@@ -51,11 +51,12 @@ class ConsumeQueue(EntryReader):
     ``count``       int, the number behind the last entry that can be read: the queue's max offset
     ``buffer``      bytearray, where the appender adds entries (append lock)
     ``dirty``       bool, the appender has told the flusher about this queue (append lock)
+    ``grown``       bool, the appender has entries of which no consumer was told yet (append lock)
     ``synced``      int, entries below are durable
     ==============  ===================================================================================
     """
 
-    __slots__ = ("_sums", "buffer", "dirty", "next", "queue_id", "synced", "topic")
+    __slots__ = ("_sums", "buffer", "dirty", "grown", "next", "queue_id", "synced", "topic")
 
     def __init__(self, cache: FileCache, directory: Path, topic: str, queue_id: int, file_bytes: int) -> None:
         super().__init__(cache, directory, file_bytes)
@@ -64,6 +65,7 @@ class ConsumeQueue(EntryReader):
         self.next = 0
         self.synced = 0
         self.dirty = False
+        self.grown = False
         self.buffer = self._memory[1]
         self._sums = QueueSums(file_bytes)
 

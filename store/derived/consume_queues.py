@@ -51,7 +51,7 @@ class ConsumeQueues:
         self.table: dict[str, dict[int, ConsumeQueue]] = {}
         self.dirty: list[ConsumeQueue] = []
         """Queues with unflushed entries (append lock)."""
-        self.grown: dict[ConsumeQueue, None] = {}
+        self.grown: list[ConsumeQueue] = []
         """Queues with entries that no consumer was told of yet (append lock)."""
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -87,12 +87,15 @@ class ConsumeQueues:
         if not queue.dirty:
             queue.dirty = True
             self.dirty.append(queue)
-        self.grown[queue] = None
+        if not queue.grown:
+            queue.grown = True
+            self.grown.append(queue)
 
     def take_grown(self) -> list[ConsumeQueue]:
         """The queues that have new entries since the last call (append lock)."""
-        grown = list(self.grown)
-        self.grown.clear()
+        grown, self.grown = self.grown, []
+        for queue in grown:
+            queue.grown = False
         return grown
 
     # ------------------------------------------------------------------------------------------ flushing
