@@ -47,7 +47,7 @@ from timewheel import TimingWheel
 from timewheel.check import problems_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from threading import RLock
 
     from store.disk.flusher import Ticket
@@ -252,10 +252,10 @@ class Sweeper:
             return
         dues, refs = self._hand.take(count)
         begin = self._clock.worked_ns()
-        kept: Sequence[int] = range(count)
+        kept = list(range(count))
         try:
             outcome = self._deliverer.deliver(dues, refs, now_ms, self._deliverer.stats.on_time, state=State.ARMED)
-            kept = (*outcome.kept, *range(outcome.looked_at, count))
+            kept = [*outcome.kept, *range(outcome.looked_at, count)]
         finally:
             if kept:
                 self._hand.put_back([dues[at] for at in kept], [refs[at] for at in kept])

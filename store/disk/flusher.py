@@ -25,9 +25,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 from store.disk.errors import StoreError
+from store.disk.ticket import Syncable, Ticket
 
 __all__ = ["Flusher", "Syncable", "Ticket"]
 
@@ -35,46 +35,6 @@ WAIT_MAX_MS = 250
 """Longest wait of the thread, so that a step of the wall clock cannot put it to sleep for an hour."""
 RETRY_MS = 100
 """Pause before a failed periodic sync or chore is tried again."""
-
-
-class Syncable(Protocol):
-    """A writer whose bytes are written now and made durable later. Any thread may use its members."""
-
-    name: str
-
-    @property
-    def written(self) -> int:
-        """Position up to which bytes are written; never decreases."""
-        ...
-
-    @property
-    def synced(self) -> int:
-        """Position up to which bytes are durable; never decreases, never passes ``written``."""
-        ...
-
-    def sync(self) -> None:
-        """Make all bytes durable that were written before the call. Raises `SyncFailedError`.
-
-        After a failure the next call writes the same bytes again before it syncs, or fails again.
-        """
-        ...
-
-
-class Ticket:
-    """A request to make each `Syncable` durable up to a position."""
-
-    __slots__ = ("waits",)
-
-    def __init__(self, *waits: tuple[Syncable, int]) -> None:
-        self.waits = waits
-
-    def joined(self, other: Ticket | None) -> Ticket:
-        """One ticket that waits for both."""
-        return self if other is None else Ticket(*self.waits, *other.waits)
-
-    def is_done(self) -> bool:
-        """Whether all its positions are durable already."""
-        return all(syncable.synced >= position for syncable, position in self.waits)
 
 
 class _Periodic:

@@ -81,6 +81,7 @@ def test_the_loop_wakes_it_only_for_what_is_due_before_its_next_wake() -> None:
     assert rig.rung == 1
 
 
+@pytest.mark.pure
 def test_a_block_that_comes_while_it_decides_to_sleep_is_not_overslept() -> None:
     rig = Rig()
     inner = rig.sweeper._next_wake
