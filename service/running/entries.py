@@ -11,8 +11,9 @@ No broker interprets ``TW_DELIVER_MS`` and ``TW_DELAY_MS``. An Apache broker of 
 topic when it is due, and is delivered at once. Apache's broker leaves ``TIMER_DELAY_*`` in it and adds
 ``TIMER_OUT_MS``: by that it is known that this delay is over.
 
-A delivered message has the sender's body, tags, keys and properties. Left out are ``TW_TOPIC`` and the properties that
-would delay the message again or make it a half message. Added are ``TW_DELAY_ID`` (broker, queue and offset of the
+A delivered message has the sender's body, tags, keys and properties. Left out are ``TW_TOPIC``, the properties that
+would delay the message again or make it a half message, and those that Apache's broker adds to an entry which it stores
+or delays: its topic and queue, stamps, a checksum. Added are ``TW_DELAY_ID`` (broker, queue and offset of the
 entry) and ``TW_DUE_MS``, and ``TW_ENTRY_TOPIC`` if that is not ``TIMEWHEEL``: another service of the cluster may have
 an entry of the same name. All this depends on the message alone, so every owner computes the same delivery.
 """
@@ -33,8 +34,13 @@ from remoting.messages.message import (
 from remoting.messages.properties import (
     DELAY,
     OWN_PROPERTIES,
+    REAL_QID,
+    REAL_TOPIC,
     STARTDELIVERTIME,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
     TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
     TRAN_MSG,
     get_property,
     remove_properties,
@@ -85,6 +91,9 @@ SERVICE_PROPERTIES = (
     ORIGINAL_TOPIC,
     ENTRY_TOPIC,
 )
+CRC32 = "__CRC32#"
+_OF_APACHES_STORE = (REAL_TOPIC, REAL_QID, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_OUT_MS, TIMER_ROLL_TIMES, CRC32)
+"""What an Apache broker adds to an entry that it stores, or has delayed itself: in a delivery it would be untrue."""
 # TRAN_MSG: brokers leave it in a committed message. Sent again, that would become a half message again.
 _STRIPPED = (
     TOPIC,
@@ -92,7 +101,7 @@ _STRIPPED = (
     DELAY_MS,
     DELAY,
     TRAN_MSG,
-    TIMER_OUT_MS,
+    *_OF_APACHES_STORE,
     *PRECEDENCE[1:],
     *OWN_PROPERTIES,
     *SERVICE_PROPERTIES,

@@ -18,6 +18,7 @@ from service.running.entries import (
     moved_record,
     own_record,
     rejected_again,
+    rejected_of,
     rolled_of,
     waiting_of,
 )
@@ -77,9 +78,18 @@ def test_a_delay_that_apaches_timer_has_waited_for_is_over(name: str, value: str
     waiting = waiting_of(entry(text), SHARD)
     assert (waiting.due_ms, waiting.rejected) == (due_ms, "")
     left = parse_properties(decode_record(waiting.record).properties)
-    assert set(left) == {"TW_DELAY_ID", "TW_DUE_MS", "TIMER_DEQUEUE_MS"}, (
-        "with TIMER_OUT_MS, no delay would count again"
-    )
+    assert set(left) == {"TW_DELAY_ID", "TW_DUE_MS"}, "with TIMER_OUT_MS, no delay would count again"
+
+
+def test_what_apaches_broker_has_added_to_an_entry_does_not_reach_consumers() -> None:
+    """Its timer leaves the entry topic in REAL_TOPIC: consumers of ``orders`` read that a message is of TIMEWHEEL."""
+    added = {"REAL_TOPIC": "TIMEWHEEL", "REAL_QID": "3", "TIMER_ENQUEUE_MS": "1", "TIMER_DEQUEUE_MS": "2"}
+    added |= {"TIMER_OUT_MS": "3", "TIMER_ROLL_TIMES": "4", "__CRC32#": "0000000005"}
+    text = text_of(TW_TOPIC="orders", TW_DELAY_MS="1", own="x", REAL_TOPICS="y", **added)
+    for reads in (waiting_of(entry(text), SHARD), rejected_of(entry(text), SHARD, "why")):
+        left = parse_properties(decode_record(reads.record).properties)
+        assert not left.keys() & added.keys()
+        assert (left["own"], left["REAL_TOPICS"]) == ("x", "y")
 
 
 def test_a_committed_transaction_goes_out_as_an_ordinary_message() -> None:
