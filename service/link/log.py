@@ -10,6 +10,7 @@ Text of peers cannot break or forge lines (`remoting.printable`).
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Callable
 from textwrap import indent
@@ -22,6 +23,8 @@ __all__ = ["Teller", "start_logging"]
 LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 SAY_AGAIN_MS = 30_000
 TOLD_MAX = 1000
+_OF_THE_DISK = ("(errno ", "no room for")
+_NUMBER = re.compile(r"[0-9]+")
 
 
 class _Printable(logging.Formatter):
@@ -56,7 +59,8 @@ def start_logging() -> Callable[[], None]:
 class Teller:
     """Logs events of one object. The same text is logged once in `SAY_AGAIN_MS`.
 
-    A broker that is away is asked twice a second, with the same error each time. Any thread may call it.
+    A broker that is away is asked twice a second, with the same error each time. Errors of the disk are the same if
+    they differ only in numbers: each try to write may have another file, length and offset. Any thread may call it.
     """
 
     def __init__(self, log: logging.Logger, name: str) -> None:
@@ -74,8 +78,9 @@ class Teller:
 
     def _tell(self, level: int, text: str) -> None:
         now_ms = mono_ms()
+        about = _NUMBER.sub("0", text) if any(mark in text for mark in _OF_THE_DISK) else text
         if len(self._told) > TOLD_MAX:
             self._told.clear()
-        if now_ms - self._told.get(text, -SAY_AGAIN_MS) >= SAY_AGAIN_MS:
-            self._told[text] = now_ms
+        if now_ms - self._told.get(about, -SAY_AGAIN_MS) >= SAY_AGAIN_MS:
+            self._told[about] = now_ms
             self._log.log(level, "%s: %s", self._name, text)

@@ -92,13 +92,27 @@ class ShardCache:
         target: Gets the due messages; called from the threads of the plug-in.
         now_ms: The wall clock, epoch ms.
         warn: Gets a text for each thing that goes wrong.
+
+    Raises StoreError; then nothing is left of the directory.
     """
 
     def __init__(
         self, directory: Path, target: DeliveryTarget, now_ms: Callable[[], int], warn: Callable[[str], None]
     ) -> None:
         self._directory = directory
-        files = Files()
+        self._started = False
+        self._trying: asyncio.TimerHandle | None = None
+        self._tried_s = 0.0
+        self._unread_since_ms: int | None = None
+        self._closed = False
+        try:
+            self._open(target, now_ms, warn)
+        except BaseException:
+            throw_away(directory)
+            raise
+
+    def _open(self, target: DeliveryTarget, now_ms: Callable[[], int], warn: Callable[[str], None]) -> None:
+        directory, files = self._directory, Files()
         files.makedirs(directory)
         store_id = os.urandom(16)
         checkpoint = DeliveryCheckpoint.open(files, directory / "checkpoint", store_id)
@@ -126,11 +140,6 @@ class ShardCache:
             return checkpoint.next_step_ms() or now_ms + CHECKPOINT_MS
 
         self._flusher.add_chore("checkpoint of the cache", step)
-        self._started = False
-        self._trying: asyncio.TimerHandle | None = None
-        self._tried_s = 0.0
-        self._unread_since_ms: int | None = None
-        self._closed = False
 
     def start(self) -> None:
         """Start delivering."""

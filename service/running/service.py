@@ -17,6 +17,7 @@ from service.core.progress import TargetQueue
 from service.core.sharing import KnownShards, Membership, heirs, shares, standbys
 from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import ClusterLink
+from service.link.log import Teller
 from service.link.startup import check_retention, check_topics, shards_of
 from service.running.cache import throw_away
 from service.running.entries import REJECTED_TOPIC
@@ -116,6 +117,7 @@ class DelayService:
         self._view = Membership("")
         self._known = KnownShards()
         self._fails: dict[TargetQueue, int] = {}
+        self._tellers: dict[TargetQueue, Teller] = {}
         self.seen_ms: int | None = None
         """When brokers last listed the members, monotonic ms."""
         self._standbys: dict[TargetQueue, Owner] = {}
@@ -337,7 +339,7 @@ class DelayService:
                 self._view.vouch(owner.shard.takeovers.owner.rpartition("#")[0])
         except (ClientError, StoreError) as error:
             self.tally.failed += 1
-            owner.tell.warning(str(error))
+            self._tellers.setdefault(queue, Teller(_LOG, owner.name)).warning(str(error))
         except TakeoverError as error:
             self.tally.failed += 1
             _LOG.warning("%s", error)

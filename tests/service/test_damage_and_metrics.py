@@ -7,6 +7,7 @@ import shutil
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,6 +22,7 @@ from service.running.instance_counts import InstanceCounts
 from service.running.owner import Owner
 from service.running.reading import reading_of
 from store.disk.errors import StoreError
+from store.put.plugin_api import DeliveryTarget
 from tests.service.process_cluster import NUMBER, RealCluster, now_ms
 from tests.support.apache import apache_jars
 from tests.support.need import need
@@ -162,3 +164,13 @@ def test_an_owner_whose_cache_is_gone_ends(tmp_path: Path) -> None:
                 owner.cache.close()
 
     asyncio.run(work())
+
+
+def test_a_cache_that_cannot_be_opened_leaves_nothing(tmp_path: Path) -> None:
+    """With a full disk, each try to take a shard over left up to 256 KiB behind."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (folder / "delay").write_text("no folder can be made here")
+    with pytest.raises(StoreError):
+        ShardCache(folder, cast(DeliveryTarget, None), lambda: 1, print)
+    assert not folder.exists()

@@ -28,3 +28,19 @@ def test_lines_have_time_and_level_and_cannot_be_forged(capsys: pytest.CaptureFi
         assert re.fullmatch(LINE, line), line
     assert "INFO service.shard: broker-a/3: owning" in lines[0]
     assert "\\n2026-01-01" in lines[1] and "WARNING" in lines[1]
+
+
+def test_an_error_of_the_disk_is_told_once_whatever_its_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    """A full disk was told ten times a second, each time with another length, file or directory."""
+    tell = Teller(logging.getLogger("service.shard"), "broker-a/3")
+    full = "No space left on device (errno 28); make room on this disk"
+    for number in range(20):
+        tell.warning(f"cannot write {number} bytes at {64 * number} of /c/broker-a-0-{number}/manifest.tmp: {full}")
+        tell.warning(f"no room for {number} bytes of delayed messages: a reserve leaves {9 * number} bytes of the disk")
+        tell.warning(f"entry {number}: its record in the entry topic is damaged")
+    tell.warning(f"cannot sync /c/broker-a-0-1/manifest.tmp: {full}")
+    texts = [record.getMessage() for record in caplog.records]
+    assert sum("cannot write" in text for text in texts) == 1
+    assert sum("no room" in text for text in texts) == 1
+    assert sum("cannot sync" in text for text in texts) == 1
+    assert sum("entry" in text for text in texts) == 20
