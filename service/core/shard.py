@@ -70,7 +70,7 @@ class Shard:
         self._first = 0  # where the queue began at the takeover
         self._whole = True  # the next record is a snapshot
         self._sequence = 0
-        self.expired = 0  # entries that the cluster deleted before they were done
+        self.expired = 0  # entries that the cluster deleted before they were done, or read here
         self._saving: ProgressRecord | None = None
 
     def _go(self, state: OwnerState) -> None:
@@ -89,7 +89,6 @@ class Shard:
         # Read the last owner's takeover record again: it tells that owner's records from others'.
         begin = picture.low if picture.generation < 0 else min(picture.low, picture.generation)
         self.read_to = max(first_offset, begin)
-        self.expired = sum(1 for _ in self.done.pending(self.done.low, min(first_offset, self.done.low + SPAN_MAX)))
         self.done.raise_to(first_offset)
         self.takeovers.load(picture, self.read_to)
 
@@ -124,6 +123,7 @@ class Shard:
         """
         if self.state is not OwnerState.READING_BACK:
             raise IllegalStateError(f"settle while {self.state.value}")
+        self.expired = sum(1 for _ in picture.done.pending(picture.low, min(self._first, picture.low + SPAN_MAX)))
         self.follow(picture)
         self.doubts = [doubt for doubt in picture.doubts if doubt.tails]
         if picture.tails and (picture.is_torn or not self._was_released):

@@ -121,6 +121,10 @@ class Takeovers:
         if len(self._dark) < DARK_MAX:
             self._dark.append((begin, until))
 
+    def was_unreadable(self, begin: int, until: int) -> bool:
+        """Whether anything in this range could not be read."""
+        return any(first < until and begin < end for first, end in self._dark)
+
     def released(self) -> None:
         """Note that the owner of the last generation has released the shard."""
         self.is_released = self._is_clear

@@ -225,8 +225,7 @@ class Owner:
             await asyncio.gather(*tasks, return_exceptions=True)
         if self._leaving.is_set():
             return False
-        if await self.cluster.begin(self.queue) > self.shard.done.low:
-            raise takeover.TakeoverError(f"{self.name}: the cluster has deleted followed entries: reading anew")
+        takeover.need_followed(self.shard, await self.cluster.begin(self.queue))
         return True
 
     async def _follow(self) -> None:
@@ -245,9 +244,6 @@ class Owner:
     async def _prepare(self) -> None:
         picture = await self._progress.read()
         self.shard.load(picture, await self.cluster.begin(self.queue))
-        if self.shard.expired:
-            self.tally.expired += self.shard.expired
-            self.tell.warning(takeover.expired_text(self.shard.expired))
         self.cache = await asyncio.to_thread(ShardCache, self._directory, self.target, wall_ms, self.tell.warning)
 
     async def _claim(self) -> None:
@@ -389,6 +385,9 @@ class Owner:
                     takeover.need_same_takeovers(shard, picture)
                     shard.settle(picture, wall_ms())
                     settled = True
+                    if shard.expired:
+                        self.tally.expired += shard.expired
+                        self.tell.warning(takeover.expired_text(shard.expired))
                     for queue in shard.scans():
                         self.calm.disturbed(queue[1], mono_ms())
                     await self.save_now()

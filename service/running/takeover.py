@@ -10,6 +10,7 @@ from timewheel_client.values.errors import ClientError
 __all__ = [
     "TakeoverError",
     "expired_text",
+    "need_followed",
     "need_own_record",
     "need_same_takeovers",
     "need_whole_log",
@@ -35,6 +36,17 @@ def expired_text(count: int) -> str:
         f"the cluster has deleted {count} entries that were not delivered yet: they are lost. Keep --roll-after well "
         "below the brokers' fileReservedTime, and their disks below 85 %"
     )
+
+
+def need_followed(shard: Shard, begin: int) -> None:
+    """Raise TakeoverError if a follower has not read all entries that wait below the present begin of the queue.
+
+    What it has read it delivers, as an owner does, whatever the cluster has deleted since. But if it could not read
+    some of that, they would never be done, and a change of another entry may be among them.
+    """
+    low = shard.done.low
+    if begin > low and (begin > shard.read_from or shard.takeovers.was_unreadable(low, begin)):
+        raise TakeoverError(f"{shard.name}: the cluster has deleted entries that were not followed: reading anew")
 
 
 def whole_end(read_to: int, end: int) -> int:

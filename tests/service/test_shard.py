@@ -14,6 +14,7 @@ from service.core.lines import Line, LineKind
 from service.core.progress import Doubt, Picture, ProgressRecord, read_record
 from service.core.shard import SKEW_MS, MaySend, Shard
 from service.core.states import MOVES, IllegalStateError, OwnerState, moved
+from service.running.takeover import TakeoverError, need_followed
 from tests.service.target_world import owned_shard
 
 QUEUE = ("orders", "broker-a", 0)
@@ -241,13 +242,36 @@ def test_doubts_outlive_an_owner_that_could_not_resolve_them() -> None:
 
 
 def test_entries_that_the_cluster_deleted_are_counted() -> None:
+    """By the last progress of the owner: it has delivered what it had read itself."""
     done = DoneEntries(3)
     done.add(5)
     shard = Shard("s")
     shard.take_over("me")
     shard.load(Picture(1, 3, -1, done), 8)
-    assert shard.expired == 4  # 3, 4, 6, 7
     assert shard.read_from == 8
+    shard.read([takeover(8, "me")], 9, 0)
+    later = done.copy()
+    later.add(6)
+    shard.settle(Picture(1, 3, -1, later), 0)
+    assert shard.expired == 3  # 3, 4, 7
+
+
+def test_a_follower_keeps_what_the_cluster_has_deleted_since() -> None:
+    """Also what it could not read, if that is done; but not if entries may be missing in it."""
+    shard = Shard("s")
+    shard.load(Picture(), 0)
+    shard.read([Line(at) for at in range(4)], 4, 0)
+    for begin in range(5):
+        need_followed(shard, begin)
+    with pytest.raises(TakeoverError, match="not followed"):
+        need_followed(shard, 5)
+    shard.read([], 6, 0)  # 4 and 5 were missing in the answer
+    need_followed(shard, 4)
+    with pytest.raises(TakeoverError, match="not followed"):
+        need_followed(shard, 5)
+    shard.follow(Picture(done=DoneEntries(6), low=6))
+    shard.read([Line(6)], 7, 0)
+    need_followed(shard, 7)
 
 
 # ------------------------------------------------------------------------------------------------ rolling
