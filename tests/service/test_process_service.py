@@ -24,6 +24,7 @@ from timewheel_client import Producer
 
 pytestmark = pytest.mark.process
 PATIENCE_S = 240
+OF_THE_TIMER = ("TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DELAY_MS")
 """For a machine that does much else."""
 FAIR = {"lost": 0, "early": 0, "twice": 0}
 
@@ -83,7 +84,10 @@ def test_beside_apache(apache: RealCluster, tmp_path: Path) -> None:
 
 
 def _stock_client(cluster: RealCluster, folder: Path) -> None:
-    """A stock Java producer and consumer: two user properties are all that the sender needs."""
+    """A stock Java producer and consumer: two user properties are all that the sender needs.
+
+    The last message is delayed by Apache's own timer, before it becomes an entry.
+    """
     client = need(lambda: Client("java-5.5.0", cluster.namesrv, folder / "java"))
     try:
         client.consume("c", "consumers", {"orders": "a"})
@@ -97,17 +101,23 @@ def _stock_client(cluster: RealCluster, folder: Path) -> None:
                 "body": base64.b64encode(b"body %d" % number).decode(),
                 "properties": {NUMBER: str(number), "TW_TOPIC": "orders", "TW_DELIVER_MS": str(due_ms + number)},
             }
-            for number in range(50)
+            for number in range(51)
         ]
+        del messages[50]["properties"]["TW_DELIVER_MS"]
+        messages[50]["timer_due_ms"] = due_ms + 50
         client.produce("p", "producers", messages)
-        events = client.wait_received("c", 50, PATIENCE_S)
-        assert sorted(int(event["properties"][NUMBER]) for event in events) == list(range(50))
+        events = client.wait_received("c", 51, PATIENCE_S)
+        assert sorted(int(event["properties"][NUMBER]) for event in events) == list(range(51))
         for event in events:
             number = int(event["properties"][NUMBER])
             assert event["received_ms"] >= due_ms + number
-            assert "TW_TOPIC" not in event["properties"]
+            assert event["properties"].keys().isdisjoint({"TW_TOPIC", "REAL_TOPIC", "REAL_QID", *OF_THE_TIMER})
+        entry = next(message for message in cluster.read(ENTRY).messages if message.body == b"body 50")
+        assert get_property(entry.properties, "REAL_TOPIC") == ENTRY, (
+            "Apache's timer leaves it: it is kept from consumers"
+        )
         bodies = {message.body for message in cluster.read("orders").messages}
-        assert bodies == {b"body %d" % number for number in range(50)}
+        assert bodies == {b"body %d" % number for number in range(51)}
     finally:
         client.stop()
 
