@@ -73,6 +73,7 @@ def parts_of(minutes: float, jobs: int, seed: int, folder: Path) -> list[Part]:
     rotten = str(max(1, round(minutes * 0.02 * ROTTEN_PER_MINUTE)))
     inputs = str(max(1, round(minutes * INPUTS_PER_MINUTE)))
 
+    stock = " --stock 30" if all(map(shutil.which, ("java", "mvn", "go"))) else ""
     times = str(max(2, round(minutes * TIMES_A_MINUTE)))
 
     def share(of: float) -> str:
@@ -95,7 +96,7 @@ def parts_of(minutes: float, jobs: int, seed: int, folder: Path) -> list[Part]:
         part("load", f"-m tests.support.fault_soak --minutes {share(0.2)}", str(folder / "soak")),
         part(
             "service",
-            f"-m tests.service.process_storm --ours --rate 300 --minutes {share(0.1)} --seed {storm_seed}",
+            f"-m tests.service.process_storm --ours --rate 300 --minutes {share(0.1)} --seed {storm_seed}{stock}",
             str(folder / "service"),
         ),
         part("models", "-m pytest -q", *MODELS, TIMEWHEEL_EXAMPLES=times),

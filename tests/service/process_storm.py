@@ -3,9 +3,10 @@
 Apache's name server and two brokers, three instances. Stopped, killed and restarted at random: instances, brokers, the
 name server; with ``--cuts`` the connections to the brokers are cut, too. Some messages are cancelled, shortly before
 they are due. At the end all acknowledged messages must stand in the target topic once, cancelled ones never, none
-early. As a program, for as long as one likes::
+early. With ``--stock``, stock clients send and read, too, and a consumer must have been given all that is in the topic
+(`storm_stock`, `storm_ledger`). As a program, for as long as one likes::
 
-    python -m tests.service.process_storm FOLDER --minutes 10 --rate 2000 --seed 5
+    python -m tests.service.process_storm FOLDER --minutes 10 --rate 2000 --seed 5 --stock 75
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ import sys
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from remoting.messages.properties import get_property
 from service.link.cluster import ClusterLink
-from service.running.entries import DUE, REJECTED_TOPIC
+from service.running.entries import REJECTED_TOPIC
 from tests.service.process_cluster import ENTRY, NUMBER, RealCluster, continued, now_ms, stopped
+from tests.service.storm_ledger import NUMBERS_EACH, Ledger
+from tests.service.storm_stock import SENDERS, Stock
+from tests.support.ports import free_ports_around
+from tests.support.processes import Child
 from tests.support.wait import happens, let_pass, pause
 from timewheel_client import ClientError, Producer, ServiceClient
 
@@ -35,49 +38,46 @@ CALM_S = 600
 INSTANCES = 3
 
 
-@dataclass
-class Ledger:
-    """What was acknowledged, what was cancelled, and what stands in the target topic."""
-
-    sent: dict[int, int] = field(default_factory=dict)
-    verdicts: dict[int, str] = field(default_factory=dict)
-    copies: Counter[int] = field(default_factory=Counter)
-    early: int = 0
-    rejected: int = 0
-    late: list[int] = field(default_factory=list)
-
-    def verdict(self) -> dict[str, int]:
-        """Lost, early, twice, rejected; cancelled and delivered; told ``too_late`` and not delivered."""
-        gone = {number for number, verdict in self.verdicts.items() if verdict in ("done", "already")}
-        return {
-            "lost": sum(1 for number in self.sent if number not in gone and not self.copies[number]),
-            "early": self.early,
-            "twice": sum(1 for count in self.copies.values() if count > 1),
-            "rejected": self.rejected,
-            "undead": sum(1 for number in gone if self.copies[number]),
-            "wrong": sum(1 for number, text in self.verdicts.items() if text == "too_late" and not self.copies[number]),
-        }
-
-    def late_ms(self, share: float) -> int:
-        """A percentile of the lateness in the log."""
-        rows = sorted(self.late)
-        return rows[min(len(rows) - 1, int(share * len(rows)))] if rows else 0
-
-
 class Storm:
     """Runs it.
 
     Args:
         cluster: With its topics, and without instances.
         seed: Of the plan of faults.
-        rate: Messages a second.
+        rate: Messages a second, of our own client.
+        stock: Messages a second of each stock client; 0 for none.
+        command_s: Of the stock clients: `Stock`.
+        longest_ms: The longest delay.
     """
 
-    def __init__(self, cluster: RealCluster, seed: int, rate: int) -> None:
+    def __init__(
+        self,
+        cluster: RealCluster,
+        seed: int,
+        rate: int,
+        stock: int = 0,
+        command_s: int = 20,
+        longest_ms: int = DELAY_MS[1],
+    ) -> None:
         self.cluster = cluster
+        self.longest_ms = longest_ms
         self.random = random.Random(seed)
         self.rate = rate
-        self.ledger = Ledger()
+        self.ledger = Ledger(by_entry=stock > 0)
+        self._doors: dict[str, Child | None] = {}
+        self.stock: Stock | None = None
+        if stock:
+            self._doors = {f"127.0.0.1:{free_ports_around(1, 2)}": None for _ in range(INSTANCES)}
+            self.stock = Stock(
+                cluster.folder / "stock",
+                cluster.namesrv,
+                list(self._doors),
+                TARGET,
+                stock,
+                longest_ms,
+                self.ledger,
+                command_s,
+            )
         self.faults: Counter[str] = Counter()
         self._stop = threading.Event()
         self._read: dict[tuple[str, str, int], int] = {}
@@ -86,8 +86,10 @@ class Storm:
     def run(self, seconds: float, pause_s: float = 6.0) -> dict[str, int]:
         """Load and faults for so long, then calm until all is there; the verdict."""
         for _ in range(INSTANCES):
-            self.cluster.service()
+            self._instance()
         self.cluster.wait_owned(self.shards, 120)
+        if self.stock is not None:
+            self.stock.start()
         sender = threading.Thread(target=lambda: asyncio.run(self._load()), daemon=True)
         sender.start()
         until = time.monotonic() + seconds
@@ -96,6 +98,9 @@ class Storm:
             self._fault()
         self._stop.set()
         sender.join(60)
+        if self.stock is not None:
+            self.stock.stop_sending(120)
+            assert not self.stock.broken, self.stock.broken
         happens(self._is_complete, CALM_S)
         let_pass(5)
         asyncio.run(self._look())
@@ -105,6 +110,14 @@ class Storm:
     def shards(self) -> int:
         """How many there are."""
         return 4 * len(self.cluster.brokers)
+
+    def _instance(self) -> Child:
+        """Start an instance; with stock clients it listens where none does that runs."""
+        front = next((at for at, child in self._doors.items() if child is None or not child.running()), None)
+        child = self.cluster.service(*(("--listen", front) if front else ()))
+        if front:
+            self._doors[front] = child
+        return child
 
     # ------------------------------------------------------------------------------------------------ faults
 
@@ -123,12 +136,12 @@ class Storm:
             return
         alive = [child for child in cluster.services if child.running()]
         while len(alive) < INSTANCES:  # as a supervisor does: one that finds no name server at its start ends
-            alive.append(cluster.service())
+            alive.append(self._instance())
             self.faults["instance started again"] += 1
         luck = draw.random() * (0.80 if cluster.names is None else 1)
         if luck < 0.60:
             draw.choice(alive).kill()
-            cluster.service()
+            self._instance()
             self.faults["instance killed"] += 1
         elif luck < 0.80:
             child = draw.choice(alive)
@@ -171,7 +184,7 @@ class Storm:
             while not self._stop.is_set():
                 behind = int((time.monotonic() - begin) * self.rate) - number
                 for _ in range(min(behind, 200) if len(tasks) < 2000 else 0):
-                    due_ms = now_ms() + draw.randrange(*DELAY_MS)
+                    due_ms = now_ms() + draw.randrange(DELAY_MS[0], self.longest_ms)
                     cancel = draw.random() < 5 / self.rate
                     work = self._one(producer, commands, number, due_ms, draw.uniform(0, 1.2) if cancel else None)
                     task = asyncio.ensure_future(work)
@@ -186,34 +199,35 @@ class Storm:
     async def _one(
         self, producer: Producer, commands: ServiceClient, number: int, due_ms: int, cancel: float | None
     ) -> None:
+        self.ledger.planned(number, due_ms)
         properties = {"TW_TOPIC": TARGET, "TW_DELIVER_MS": str(due_ms), NUMBER: str(number)}
         try:
             sent = await producer.send(ENTRY, b"x" * 100, properties=properties)
         except ClientError:
             self.failed_sends += 1
             return
-        self.ledger.sent[number] = due_ms
+        self.ledger.acknowledged(number)
         if cancel is not None:
             await pause(max(0.0, (due_ms - now_ms()) / 1000 * cancel))
             name = f"{sent.queue.broker_name}/{sent.queue.queue_id}/{sent.queue_offset}"
             try:
                 self.ledger.verdicts[number] = (await commands.cancel(name)).verdict
             except ClientError:
-                self.ledger.sent.pop(number)  # whether it was cancelled is not known
+                self.ledger.not_known(number)
 
     # ------------------------------------------------------------------------------------------------ ledger
 
     def _is_complete(self) -> bool:
         asyncio.run(self._look())
-        return not self.ledger.verdict()["lost"]
+        return not any(self.ledger.missing().values())
 
     async def _look(self) -> None:
-        """Read on where the last look has ended."""
+        """Read on where the last look has ended: the entry topic first, so that each copy's entry is known."""
         ledger = self.ledger
         link = ClusterLink(self.cluster.namesrv, "READER")
         try:
             await link.core.start()
-            for topic in (TARGET, REJECTED_TOPIC):
+            for topic in (*[ENTRY] * ledger.by_entry, TARGET, REJECTED_TOPIC):
                 route = await link.core.route(topic)
                 for queue in route.read_queues:
                     where = (topic, queue.broker_name, queue.queue_id)
@@ -221,16 +235,39 @@ class Storm:
                     while self._read.get(where, 0) < end:
                         pull = await link.pull(where, self._read.get(where, 0), wait=False)
                         for message in pull.messages:
-                            due_ms = int(get_property(message.properties, DUE) or 0)
-                            ledger.copies[int(get_property(message.properties, NUMBER) or -1)] += 1
-                            ledger.early += message.store_ms < due_ms
-                            ledger.rejected += topic == REJECTED_TOPIC
-                            ledger.late.append(message.store_ms - due_ms)
+                            if topic == ENTRY:
+                                ledger.entry(f"{queue.broker_name}/{queue.queue_id}", message)
+                            else:
+                                ledger.copy(message)
                         self._read[where] = pull.next_offset
         except ClientError as error:
             print(f"looking: {error}", flush=True)
         finally:
             await link.core.close()
+
+    def told(self) -> str:
+        """The figures, in some lines."""
+        ledger = self.ledger
+        rows = [
+            f"{len(ledger.sent)} acknowledged, {self.failed_sends} not; {dict(self.faults)}",
+            f"commands: {dict(Counter(ledger.verdicts.values()))}; {ledger.verdict()}",
+            f"late: p50 {ledger.late_ms(0.5)} p99 {ledger.late_ms(0.99)} max {ledger.late_ms(1)} ms",
+        ]
+        if self.stock is not None:
+            sent = Counter(SENDERS[number // NUMBERS_EACH] for number in ledger.sent)
+            twice = {SENDERS[number]: count for number, count in ledger.sent_twice().items()}
+            given = {name: sum(names.values()) for name, names in ledger.received.items()}
+            rows += [
+                f"acknowledged: {dict(sent)}; failed: {dict(self.stock.failed)}; {len(ledger.entries)} entries; sent "
+                f"twice by the client's own retry: {twice}; last errors: {self.stock.errors}",
+                f"given to consumers: {given}, of them again: {ledger.given_again()}",
+            ]
+        return "\n".join(rows)
+
+    def close(self) -> None:
+        """End the stock clients."""
+        if self.stock is not None:
+            self.stock.close()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -243,18 +280,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--brokers", type=int, default=2)
     parser.add_argument("--ours", action="store_true", help="beside a broker of ours, which is not killed")
     parser.add_argument("--cuts", action="store_true", help="half of the faults: connections to brokers are cut")
+    parser.add_argument("--stock", type=int, default=0, help="messages a second of each stock client (Java, Go)")
     options = parser.parse_args(arguments)
     cluster = RealCluster(options.folder, brokers=options.brokers, ours=options.ours, wires=options.cuts)
+    storm = None
     try:
         cluster.topics(4, TARGET)
-        storm = Storm(cluster, options.seed, options.rate)
+        storm = Storm(cluster, options.seed, options.rate, options.stock)
         verdict = storm.run(options.minutes * 60)
-        ledger = storm.ledger
-        print(f"{len(ledger.sent)} acknowledged, {storm.failed_sends} not; {dict(storm.faults)}")
-        print(f"commands: {dict(Counter(ledger.verdicts.values()))}; {verdict}")
-        print(f"late: p50 {ledger.late_ms(0.5)} p99 {ledger.late_ms(0.99)} max {ledger.late_ms(1)} ms")
+        print(storm.told())
         return 1 if any(verdict.values()) else 0
     finally:
+        if storm is not None:
+            storm.close()
         cluster.stop()
 
 

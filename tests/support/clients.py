@@ -176,8 +176,16 @@ class Client:
     Events that name a command id go to that command's queue; `received` ones are kept by consumer id as well.
     """
 
-    def __init__(self, name: str, namesrv: str, folder: Path, command: Sequence[str] = ()) -> None:
-        """``command``: what starts the driver, where it is not that of `command_of`."""
+    def __init__(
+        self,
+        name: str,
+        namesrv: str,
+        folder: Path,
+        command: Sequence[str] = (),
+        take: Callable[[Event], bool] = lambda _: False,
+    ) -> None:
+        """``command``: what starts the driver, where it is not that of `command_of`. ``take`` gets each event first, in
+        a thread of its own; those for which it answers True are not kept."""
         folder.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.folder = folder
@@ -188,6 +196,7 @@ class Client:
         self._events: dict[str, list[Event]] = {}
         self._ended = False
         self._writing = threading.Lock()
+        self._take = take
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -198,6 +207,8 @@ class Client:
             if not line.endswith(b"\n"):
                 break  # it was killed while it wrote
             event = json.loads(line)
+            if self._take(event):
+                continue
             with self._lock:
                 self._events.setdefault(event["id"], []).append(event)
                 self._lock.notify_all()

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	rocketmq "github.com/apache/rocketmq-client-go/v2"
@@ -46,6 +47,7 @@ type command struct {
 	Mode     string            `json:"mode"`
 	Batch    int               `json:"batch"`
 	Threads  int               `json:"threads"`
+	Rate     int64             `json:"rate"`
 	Messages []outgoing        `json:"messages"`
 	Topics   map[string]string `json:"topics"`
 	Retries  map[string]string `json:"retries"`
@@ -53,6 +55,7 @@ type command struct {
 	Model    string            `json:"model"`
 	Sql      string            `json:"sql"`
 	Reply    string            `json:"reply"`
+	Brief    string            `json:"brief"`
 	Timeout  int64             `json:"timeout_ms"`
 	Access   string            `json:"access_key"`
 	Secret   string            `json:"secret_key"`
@@ -201,11 +204,16 @@ func produce(c command) error {
 	}
 	close(work)
 	var group sync.WaitGroup
+	var begun atomic.Int64
+	began := time.Now()
 	for i := 0; i < atLeastOne(c.Threads); i++ {
 		group.Add(1)
 		go func() {
 			defer group.Done()
 			for part := range work {
+				if c.Rate > 0 {
+					time.Sleep(time.Until(began.Add(time.Duration((begun.Add(1)-1)*1000/c.Rate) * time.Millisecond)))
+				}
 				sendPart(sender, c, part)
 			}
 		}()
@@ -265,7 +273,11 @@ func consume(c command) error {
 		err := made.Subscribe(topic, selector, func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 			now := nowMs()
 			for _, msg := range messages {
-				received(c.ID, msg, now)
+				if c.Brief == "yes" {
+					emit("received", c.ID, object{"received_ms": now, "store_ms": msg.StoreTimestamp, "properties": msg.GetProperties()})
+				} else {
+					received(c.ID, msg, now)
+				}
 				if c.Reply != "" {
 					reply(c, replier, msg)
 				}

@@ -16,6 +16,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.atomic.AtomicInteger;
 
 /**
  * The line protocol of the client drivers (README.md beside this folder): one JSON object a line, commands on
@@ -127,10 +128,14 @@ abstract class Driver {
         }
         Sender sender = sender(id, namesrv, command);
         List<Thread> threads = new ArrayList<>();
+        int rate = number(command, "rate", 0);
+        long beganNs = System.nanoTime();
+        AtomicInteger begun = new AtomicInteger();
         for (int i = 0; i < number(command, "threads", 2); i++) {
             Thread thread = new Thread(() -> {
                 for (List<JsonObject> part = work.poll(); part != null; part = work.poll()) {
                     try {
+                        paced(rate, begun.getAndIncrement(), beganNs);
                         routed(sender, part);
                     } catch (Throwable e) {
                         for (JsonObject message : part) {
@@ -147,6 +152,13 @@ abstract class Driver {
             thread.join();
         }
         emit("produced", id);
+    }
+
+    /** Waits until the time of a send has come, with so many a second; 0: at once. */
+    private static void paced(int rate, int before, long beganNs) throws InterruptedException {
+        if (rate > 0) {
+            Thread.sleep(Math.max(0, before * 1000L / rate - (System.nanoTime() - beganNs) / 1_000_000));
+        }
     }
 
     /** A send that could not ask for its route has sent nothing: on a machine that stood still, it asks again. */

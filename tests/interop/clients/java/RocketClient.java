@@ -338,6 +338,7 @@ final class RocketClient extends Driver {
         }
         Map<String, String> retries = map(command, "retries");
         Map<String, String> forward = map(command, "forward");
+        boolean brief = says(command, "brief");
         DefaultMQProducer again = forward.isEmpty() && !has(command, "reply") ? null
             : producer(namesrv, command.get("group").getAsString() + "-forward", command);
         if (text(command, "order", "no").equals("yes")) {
@@ -355,7 +356,11 @@ final class RocketClient extends Driver {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 long now = System.currentTimeMillis();
                 MessageExt message = messages.get(0);
-                received(id, message, now);
+                if (brief) {
+                    briefly(id, message, now);
+                } else {
+                    received(id, message, now);
+                }
                 if (message.getReconsumeTimes() < Integer.parseInt(retries.getOrDefault(message.getTopic(), "0"))) {
                     return ConsumeConcurrentlyStatus.RECONSUME_LATER;
                 }
@@ -384,6 +389,11 @@ final class RocketClient extends Driver {
         line.addProperty("id", id);
         line.addProperty("received_ms", now);
         emit(line);
+    }
+
+    private static void briefly(String id, MessageExt message, long now) {
+        emit("received", id, "received_ms", now, "store_ms", message.getStoreTimestamp(),
+            "properties", new HashMap<>(message.getProperties()));
     }
 
     /** What many applications do: hand the received object itself to a producer, with all its properties. */
