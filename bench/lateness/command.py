@@ -322,7 +322,7 @@ def _on_spark(spark: Any, runs: Runs, follows: bool) -> dict[str, Any] | None:
         with stop_event() as stop:
             return follow(spark, runs.make, runs.refresh, runs.rounds, _told(runs.out, runs.say), stop, _moved)
     with watched(spark.sparkContext.statusTracker(), runs.progress):
-        return _run(SparkEngine(spark), runs, follows)
+        return _run(SparkEngine(spark, say=runs.say), runs, follows)
 
 
 def _with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:

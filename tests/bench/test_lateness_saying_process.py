@@ -164,7 +164,7 @@ def test_a_source_that_gives_nothing_is_told_from_the_first_second_on(
 
 def test_chunks_of_a_share_are_told_one_by_one(tmp_path: Path) -> None:
     make_log(tmp_path / "store", np.zeros(20_000, np.int64), segment_bytes=64 << 20)
-    settings = Settings.of({"path": str(tmp_path / "store"), "rows": "packed"})
+    settings = Settings.of({"path": str(tmp_path / "store"), "rows": "delays"})
     (task,) = batch_tasks(settings)
     told: list[int] = []
     list(read_task(settings, task, told.append))

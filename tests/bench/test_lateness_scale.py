@@ -94,7 +94,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(log: Path) -> list[pa.RecordBatch]:
-    settings = Settings.of({"path": str(log), "rows": "packed", "parts": "1"})
+    settings = Settings.of({"path": str(log), "rows": "delays", "parts": "1"})
     return [batch for task in batch_tasks(settings) for batch in pack(read_task(settings, task), 1)]
 
 

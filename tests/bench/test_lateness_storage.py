@@ -59,7 +59,7 @@ def test_what_belongs_to_the_next_task_is_not_read_ahead(tmp_path: Path, monkeyp
     """Three tasks of 16 MB: what each of them asks for behind its end is a chunk, not all that is read ahead."""
     records = (48 << 20) // 1_000
     make_log(tmp_path, np.zeros(records, np.int64), record_bytes=1_000, segment_bytes=48 << 20)
-    settings = Settings.of({"path": str(tmp_path), "rows": "packed", "splitBytes": str(16 << 20)})
+    settings = Settings.of({"path": str(tmp_path), "rows": "delays", "splitBytes": str(16 << 20)})
     tasks = batch_tasks(settings)
     assert len(tasks) == 3
     store = Store(next((tmp_path / "commitlog").iterdir()).read_bytes())

@@ -14,6 +14,7 @@ from tests.support.admin import admin_classes
 from tests.support.apache import VERSION, apache_jars
 from tests.support.cache import FetchError, MissingToolError, cache_root
 from tests.support.clients import CLIENTS, command_of
+from tests.support.hdfs import hadoop_jars
 from tests.support.proxy import client_command, proxy_jars
 from tests.support.proxy_clients import LANGUAGES, language_command
 
@@ -25,6 +26,7 @@ def fetch_all(say: Callable[[str], object]) -> bool:
     with tempfile.TemporaryDirectory() as home:
         wanted: dict[str, Callable[[], object]] = {f"Apache RocketMQ {VERSION}": apache_jars, "mqadmin": admin_classes}
         wanted["Apache's proxy"] = proxy_jars
+        wanted["Apache Hadoop"] = hadoop_jars
         wanted["client of RocketMQ 5 (Java)"] = lambda: client_command(Path(home))
         for name in LANGUAGES:
             wanted[f"client of RocketMQ 5 ({name})"] = lambda name=name: language_command(name)  # type: ignore[misc]

@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,12 +27,18 @@ STARTS_WITHIN_S = 120.0
 
 
 class Cluster:
-    """``with Cluster(folder, workers=2) as cluster``: `master` is the URL for ``--master``. Ports are free ones."""
+    """``with Cluster(folder) as cluster``: `master` is the URL for ``--master``. Ports are free ones.
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    There is a worker for each of ``hosts``, names of loopback; its Python finds ``libraries``.
+    """
+
+    def __init__(
+        self, folder: Path, hosts: Sequence[str] = ("127.0.0.1",) * 2, libraries: Sequence[str] = LIBRARIES
+    ) -> None:
         need_java()
         self.folder = folder
-        self._workers = workers
+        self._hosts = hosts
+        self._libraries = libraries
         self._processes: list[subprocess.Popen[bytes]] = []
         self.python = self._thin_python()
 
@@ -39,7 +46,7 @@ class Cluster:
         """A Python that sees the standard library and a few libraries, whatever is installed beside them."""
         thin = self.folder / "thin"
         thin.mkdir(parents=True)
-        for name in LIBRARIES:
+        for name in self._libraries:
             found = importlib.util.find_spec(name)
             assert found is not None
             assert found.origin is not None
@@ -66,13 +73,16 @@ class Cluster:
             found = re.search(r"spark://127\.0\.0\.1:\d+", log.read_text())
             assert found is not None
             self.master = found[0]
-            words = ("--host", "127.0.0.1", "--port", "0", "--cores", "1", "--memory", "900m")
-            for number in range(self._workers):
+            words = ("--port", "0", "--cores", "1", "--memory", "900m")
+            for number, host in enumerate(self._hosts):
                 work = str(self.folder / f"work{number}")
                 self._start(
-                    f"worker{number}", "org.apache.spark.deploy.worker.Worker", *words, "--work-dir", work, self.master
-                )
-            wait_until(lambda: log.read_text().count("Registering worker") >= self._workers, STARTS_WITHIN_S, "workers")
+                    f"worker{number}", "org.apache.spark.deploy.worker.Worker", "--host", host, *words,
+                    "--work-dir", work, self.master,
+                )  # fmt: skip
+            wait_until(
+                lambda: log.read_text().count("Registering worker") >= len(self._hosts), STARTS_WITHIN_S, "workers"
+            )
         except BaseException:
             self._stop()
             raise

@@ -39,6 +39,7 @@ SPARK = (
     "tests/bench/test_lateness_command.py",
     "tests/bench/test_lateness_ended.py",
     "tests/bench/test_lateness_follow.py",
+    "tests/bench/test_lateness_hdfs.py",
     "tests/bench/test_lateness_minutes.py",
     "tests/bench/test_lateness_process.py",
     "tests/bench/test_lateness_spark.py",

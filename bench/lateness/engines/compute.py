@@ -31,7 +31,7 @@ __all__ = ["by_second", "closed", "merged", "messages", "packed", "sums", "sums_
 
 
 def packed(rows: DataFrame, parts: int) -> DataFrame:
-    """Pack rows of `DELAY_SCHEMA`. A log is read in packed form at once (``rows=packed``)."""
+    """Pack rows of `DELAY_SCHEMA`. Those of a log are packed where it is read (`bench.lateness.engines.shares`)."""
     return rows.mapInArrow(partial(pack, parts=parts), PACKED_SCHEMA)
 
 

@@ -204,7 +204,7 @@ def reading_options(job: Job, number: int) -> dict[str, str]:
     """The options (`bench.lateness.logs.reading.Settings`) for reading the log of a source. Raises StorageError."""
     source = job.sources[number]
     return {
-        "rows": "packed",
+        "rows": "delays",
         "parts": str(job.parts),
         "number": str(number),
         "plan": plan_to_json((job.to_read or job.plans)[number]),

@@ -35,15 +35,12 @@ from bench.lateness.counting.closing import close_and_add_up
 from bench.lateness.counting.counted import Counted
 from bench.lateness.counting.merging import Marks, finish, hot_rows, marks_of, merge, spread
 from bench.lateness.counting.settle import PAIR_ROWS, Choice, add_up, settle, settle_and_add_up
-from bench.lateness.engines.job import Job, Receipts, reading_options, root_of
+from bench.lateness.engines.job import Job, Receipts
+from bench.lateness.engines.shares import RowsShare, Share, packed_rows, shares_of
 from bench.lateness.engines.slots import Slot, Slots
-from bench.lateness.logs.packing import pack
-from bench.lateness.logs.reading import Settings, Task, batch_tasks, read_task
 from bench.lateness.logs.receipt_lines import RECEIVED_ROWS, read_lines, write_lines
 from bench.lateness.logs.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, PACKED_SCHEMA, arrow_schema
-from bench.lateness.logs.spill_files import SpillFile
-from bench.lateness.logs.spill_rows import spill_rows
-from bench.lateness.logs.storage import StorageError, storage_for
+from bench.lateness.logs.storage import StorageError
 
 __all__ = ["LOCAL_BYTES_MAX", "LocalEngine"]
 
@@ -62,42 +59,6 @@ Found = TypeVar("Found")
 Run = Callable[[Callable[[Given], Found], Sequence[Given]], Iterator[Found]]
 Counting = Callable[[Callable[[], int]], AbstractContextManager[None]]
 """A context that asks a function for the bytes read so far, as long as it is open."""
-
-
-@dataclass(frozen=True)
-class _LogShare:
-    settings: Settings
-    task: Task
-
-    @property
-    def size(self) -> int:
-        """Bytes of the CommitLog that the share reads."""
-        return 0 if self.task.split is None else self.task.split.stop - self.task.split.begin
-
-
-@dataclass(frozen=True)
-class _SpillShare:
-    root: str
-    storage: str
-    file: SpillFile
-    number: int
-    as_of_ms: int
-    parts: int
-
-    @property
-    def size(self) -> int:
-        """Bytes of the delay store that the share reads."""
-        return self.file.size
-
-
-@dataclass(frozen=True)
-class _RowsShare:
-    rows: list[pa.RecordBatch]
-    parts: int
-    size: int = 0
-
-
-_Share = _LogShare | _SpillShare | _RowsShare
 
 
 @dataclass(frozen=True)
@@ -161,7 +122,7 @@ class LocalEngine:
                 raise StorageError(f"{error.filename or job.out}: {error.strerror}; {room}") from error
 
     def _read_all(
-        self, job: Job, folder: Path, shares: list[_Share], run: Run[Any, Any]
+        self, job: Job, folder: Path, shares: list[Share], run: Run[Any, Any]
     ) -> tuple[list[list[_Piece]], list[pa.RecordBatch]]:
         """Read every share; return for each part the places of its rows, and all notes."""
         notes: list[pa.RecordBatch] = []
@@ -176,7 +137,7 @@ class LocalEngine:
                     parts[number] += pieces
         return parts, notes
 
-    def _pieces(self, job: Job, folder: Path, shares: list[_Share], run: Run[Any, Any], processes: int) -> pa.Table:
+    def _pieces(self, job: Job, folder: Path, shares: list[Share], run: Run[Any, Any], processes: int) -> pa.Table:
         assert job.counted is not None
         parts, notes = self._read_all(job, folder, shares, run)
         count = len(parts)
@@ -187,7 +148,7 @@ class LocalEngine:
         ]
         return pa.concat_tables(run(partial(_close, choice=job.choice), tasks))
 
-    def _in_folder(self, job: Job, folder: Path, shares: list[_Share], run: Run[Any, Any], processes: int) -> pa.Table:
+    def _in_folder(self, job: Job, folder: Path, shares: list[Share], run: Run[Any, Any], processes: int) -> pa.Table:
         parts, notes = self._read_all(job, folder, shares, run)
         each = max(1, len(parts) // (processes * _TASKS_A_PROCESS))
         tasks = [
@@ -220,18 +181,11 @@ class LocalEngine:
         return Receipts(finish(pa.Table.from_batches(add_up(matched.to_batches()), _FINE)), repeated, unmatched)
 
 
-def _shares(job: Job) -> list[_Share]:
-    """The shares of a job: splits of logs, files of delay stores, and rows that earlier runs have kept."""
-    assert job.delay_stores is not None
-    assert job.as_of_ms is not None
-    shares: list[_Share] = []
-    for number, (source, files) in enumerate(zip(job.sources, job.delay_stores, strict=True)):
-        settings = Settings.of({"path": source.path, **reading_options(job, number)})
-        shares += [_LogShare(settings, task) for task in batch_tasks(settings)]
-        root = root_of(source)
-        shares += [_SpillShare(root, source.storage, file, number, job.as_of_ms, job.parts) for file in files]
+def _shares(job: Job) -> list[Share]:
+    """The shares of a job, and one for the rows that earlier runs have kept."""
+    shares: list[Share] = [*shares_of(job)]
     if job.open_rows is not None and len(job.open_rows):
-        shares.append(_RowsShare(job.open_rows.to_batches(), job.parts))
+        shares.append(RowsShare(job.open_rows.to_batches(), job.parts))
     return shares
 
 
@@ -249,20 +203,13 @@ def _pool(processes: int) -> Iterator[Run[Any, Any]]:
             raise
 
 
-def _read(given: tuple[_Share, str, Slot]) -> _Found:
+def _read(given: tuple[Share, str, Slot]) -> _Found:
     """Read one share, and write its rows by part into the named file."""
     share, path, slot = given
-    if isinstance(share, _LogShare):
-        packed = pack(read_task(share.settings, share.task, slot.put), share.settings.parts)
-    elif isinstance(share, _RowsShare):
-        packed = pack(share.rows, share.parts)
-    else:
-        storage = storage_for(share.root, share.storage)
-        packed = pack(spill_rows(storage, share.file, share.number, share.as_of_ms), share.parts)
     found = _Found([], {})
     at = 0
     with open(path, "wb") as file:
-        for batch in packed:
+        for batch in packed_rows(share, slot.put):
             texts = batch["text"]
             if texts.null_count < len(texts):
                 found.notes.append(batch)

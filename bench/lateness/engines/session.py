@@ -150,7 +150,6 @@ def spark_session(
     from pyspark.sql import SparkSession
 
     from bench.lateness.engines.source import CommitLogSource
-    from bench.lateness.engines.spill_source import SpillSource
 
     with ExitStack() as ends:
         with held():
@@ -170,7 +169,6 @@ def spark_session(
             spark.sparkContext.setLogLevel("ERROR")
             spark.sparkContext.addPyFile(str(package_zip(folder)))
             spark.dataSource.register(CommitLogSource)
-            spark.dataSource.register(SpillSource)
         yield spark
 
 

@@ -9,8 +9,7 @@
 option              default
 ==================  ===========  ==============================================================================
 ``path``                         a store, its ``commitlog`` folder, or a URI of either
-``rows``            ``records``  ``records``: every record (`RECORD_SCHEMA`); ``delays``: `DELAY_SCHEMA`, see there;
-                                 ``packed``: the same for ``parts`` tasks, many in one (`bench.lateness.logs.packing`)
+``rows``            ``records``  ``records``: every record (`RECORD_SCHEMA`); ``delays``: `DELAY_SCHEMA`, see there
 ``splitBytes``      33554432     bytes of a segment for one task
 ``checkCrc``        false        also check every body's CRC-32; a wrong one is damage
 ``failOnDamage``    false        raise at the first damaged region instead of giving a row for it
@@ -19,6 +18,8 @@ option              default
 ==================  ===========  ==============================================================================
 
 A damaged region is a row, too: ``damage``, file, offset and size are set, all other columns are null.
+
+`SparkEngine` uses the source only to follow a log: a batch has shares of its own (`bench.lateness.engines.placed`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from bench.lateness.logs.packing import pack
 from bench.lateness.logs.planning import Split, whole_end
 from bench.lateness.logs.reading import (
     APACHE_LEVELS,
@@ -89,8 +89,7 @@ class _BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one split."""
         assert isinstance(partition, _Part)
-        batches = read_task(self._settings, partition.task)
-        yield from pack(batches, self._settings.parts) if self._settings.rows == "packed" else batches
+        yield from read_task(self._settings, partition.task)
 
 
 class _StreamReader(DataSourceStreamReader):

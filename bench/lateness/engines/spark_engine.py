@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.lateness.counting.merging import finish, hot_rows, marks_of
 from bench.lateness.engines.compute import by_second, closed, merged, messages, packed, sums, sums_of_messages
-from bench.lateness.engines.job import Job, Receipts, reading_options, root_of
+from bench.lateness.engines.job import Job, Receipts
+from bench.lateness.engines.placed import hosts_of, rows_of
 from bench.lateness.engines.received import RECEIVED_ROWS, read_received, write_received
-from bench.lateness.engines.spill_source import spill_plan_to_text
+from bench.lateness.engines.shares import shares_of
 from bench.lateness.logs.schemas import DELAY_SCHEMA
 
 __all__ = ["SparkEngine"]
@@ -29,8 +30,14 @@ class SparkEngine:
     Executors keep the rows that are used twice. They can be made again from the log, so a run survives the loss of one.
     """
 
-    def __init__(self, spark: SparkSession, alone_bytes_max: int = _ALONE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        alone_bytes_max: int = _ALONE_BYTES_MAX,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Use ``spark``; the driver adds up the sums of logs of at most ``alone_bytes_max``."""
+        self._say = say
         self._spark = spark
         self._alone_bytes_max = alone_bytes_max
         self._found: DataFrame | None = None
@@ -68,22 +75,11 @@ class SparkEngine:
 
     def _all_rows(self, job: Job) -> DataFrame:
         """The rows of every source, packed for the job's parts."""
-        assert job.delay_stores is not None
-        parts: list[DataFrame] = []
-        plain: list[DataFrame] = []
-        for number, (source, files) in enumerate(zip(job.sources, job.delay_stores, strict=True)):
-            if files:
-                spill = self._spark.read.format("rocketmq-timewheel-spill").options(
-                    number=str(number), storage=source.storage, asOfMs=str(job.as_of_ms), plan=spill_plan_to_text(files)
-                )
-                plain.append(spill.load(root_of(source)))
-            if job.rows is None:
-                reader = self._spark.read.format("rocketmq-commitlog").options(**reading_options(job, number))
-                parts.append(reader.load(source.path))
+        shares = shares_of(job)
+        parts = [rows_of(self._spark, shares, hosts_of(self._spark, shares, self._say))] if shares else []
+        plain = [] if job.rows is None else [job.rows]
         if job.open_rows is not None and len(job.open_rows):
             plain.append(self._spark.createDataFrame(job.open_rows, DELAY_SCHEMA))
-        if job.rows is not None:
-            plain.append(job.rows)
         if plain:
             parts.append(packed(_union(plain), job.parts))
         return _union(parts)

@@ -1,8 +1,8 @@
 """Reads a CommitLog as rows, without Spark: one task reads one split and yields Arrow batches.
 
-Both engines call it: the Spark data source (`bench.lateness.engines.source`) on its executors, the local engine
-(`bench.lateness.engines.local_engine`) in its processes. `Settings` are the options of a reading, `Task` is the share
-of one call.
+Both engines call it, on Spark's executors and in processes of this machine (`bench.lateness.engines.shares`), and so
+does the Spark data source (`bench.lateness.engines.source`). `Settings` are the options of a reading, `Task` is the
+share of one call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from bench.lateness.logs.records import Gap, Heads, LogSegment, SplitReader
 from bench.lateness.logs.schemas import (
     DELAY_SCHEMA,
     GAP,
-    PACKED_SCHEMA,
     RECORD_SCHEMA,
     STATISTICS,
     TOPIC_NAME,
@@ -44,7 +43,7 @@ __all__ = [
 APACHE_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL_MS_MAX = 10_000 * 365 * 86_400_000
-SCHEMAS = {"records": RECORD_SCHEMA, "delays": DELAY_SCHEMA, "packed": PACKED_SCHEMA}
+SCHEMAS = {"records": RECORD_SCHEMA, "delays": DELAY_SCHEMA}
 _STAGES = np.array(["ordinary", "accepted", "delivered", "cancelled", "", "accepted"])
 _KINDS = np.array(["", "timed", "level"])
 

@@ -1,4 +1,16 @@
-"""The delay store as rows of `DELAY_SCHEMA`, without Spark; `engines.spill_source` describes the columns."""
+"""The delay store (``STORE/timewheel/delay``) as rows: messages that a broker of ours has accepted and not finished.
+
+The store's own decoders read it. Nothing in it is changed and no lock is taken, so a broker may run on the store. If
+the broker removes a file meanwhile, `SpillMovedError` is raised, and the reading has to be planned again. Rows are
+those of `DELAY_SCHEMA`:
+
+=============  ==================================================================================================
+``stage``      4 waiting here; 5 accepted, but finished here or moved to another file; 3 cancelled (a frame says so)
+``offset``     version of the record: only the highest of an id counts
+``topic_id``,  only of waiting records that are due at or before ``as_of_ms``; only the records of these are read
+requested_ms
+=============  ==================================================================================================
+"""
 
 from __future__ import annotations
 
