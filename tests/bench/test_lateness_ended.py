@@ -20,6 +20,7 @@ from bench.lateness.counting.counted import Counted, FinishedIds, in_hash_order
 from bench.lateness.engines import local_engine
 from bench.lateness.engines.local_engine import LocalEngine
 from bench.lateness.logs.packing import COLUMNS, _part_of, first_hash
+from bench.lateness.state import ids
 from bench.lateness.state.state import StateFolder
 from remoting.messages.message import Message
 from tests.bench.test_lateness_state import AS_OF_MS, SEGMENT, apaches, assert_same, prefix, run
@@ -53,15 +54,42 @@ def test_a_part_has_a_range_of_hashes(parts: int) -> None:
 @pytest.mark.parametrize("parts", [1, 2, 5, 40])
 def test_shares_have_every_hash_once(monkeypatch: pytest.MonkeyPatch, parts: int) -> None:
     monkeypatch.setattr(counted, "_SHARE_BYTES", 16 * 100)
-    ids = hashes(900)
-    shares = Counted([0], [ids]).shares(parts)
+    known = hashes(900)
+    shares = list(Counted([0], [known]).shares(parts))
     assert len(shares) == min(parts, 10)
-    for high, low in ids.hashed:
+    for high, low in known.hashed:
         rows = {name: np.zeros(len(high), np.int64) for name in COLUMNS} | {"id_hi": high, "id_lo": low}
         part = _part_of(rows, parts).astype(np.int64)
         for number, share in enumerate(shares):
-            known = share.finished[0].holds(high, low)
-            assert known.tolist() == (part * len(shares) // parts == number).tolist()
+            held = share.finished[0].holds(high, low)
+            assert held.tolist() == (part * len(shares) // parts == number).tolist()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_a_file_only_the_groups_that_are_needed_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Three sources in a file, one of which has no hash there; bounds as those of parts, and any others."""
+    monkeypatch.setattr(ids, "_GROUP_ROWS", 50)
+    (first,), (third,) = (hashes(count, seed).hashed[:1] for count in (900, 600))
+    path = tmp_path / "hashes.parquet"
+    path.write_bytes(ids.hashes_bytes({0: first, 2: third}))
+    read: list[int] = []
+    real = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda file, n: read.append(n) or real(file, n))
+    found = ids.finished_from(None, [str(path)], 3)
+    assert not read, "nothing is read before a task needs it"
+    rng = np.random.default_rng(seed)
+    bounds = [(LEAST, 0), (0, 0), (int(first[0][7]), int(first[0][8])), (LEAST, int(third[0][0]))]
+    bounds += [tuple(sorted(rng.integers(LEAST, 0, 2).tolist())) for _ in range(20)]
+    for low, high in bounds:
+        for finished, (highs, lows) in zip(found, (first, (third[0][:0], third[1][:0]), third), strict=True):
+            read.clear()
+            (some,) = finished.between(low, high).loaded().hashed
+            mine = (highs >= low) & (highs < high)
+            assert (some[0].tolist(), some[1].tolist()) == (highs[mine].tolist(), lows[mine].tolist())
+            assert len(read) <= mine.sum() // 50 + 2
+            assert finished.holds(highs, lows).all()
 
 
 @contextmanager

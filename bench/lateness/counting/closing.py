@@ -51,6 +51,8 @@ def close_part(
     for first in filled:
         share = shares[first["part"][0].as_py() * len(shares) // parts]
         yield from close_and_add_up(chain([first], filled), choice, share.value)
+        # PySpark keeps it as long as the worker lives, which comes to settle one part after another.
+        vars(share).pop("_value", None)
 
 
 def close_and_add_up(batches: Iterable[pa.RecordBatch], choice: Choice, counted: Counted) -> Iterator[pa.RecordBatch]:

@@ -7,8 +7,8 @@ so they form ranges, with a hole for each message that waits::
     (0, 1 … 70,000) delivered, but for 512 and 9,001      ►    1-511   513-9,000   9,002-70,000
 
 Ids of Apache's messages are hashes of 16 bytes; each is kept. They stay in the portions in which they came: the new
-ones of a night are not sorted into millions of others, and a search looks into each portion. A task gets only the
-hashes of its own parts (`Counted.of_parts`), so each hash is passed on once, whatever the number of tasks.
+ones of a night are not sorted into millions of others, and a search looks into each portion. Those of earlier runs stay
+in their files (`bench.lateness.counting.stored`): a task reads the hashes of one part at a time (`Counted.of_parts`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bench.lateness.counting.grouping import Longs
+from bench.lateness.counting.stored import BY_HASH, Hashes, StoredHashes, loaded
 from bench.lateness.logs.packing import first_hash
 
 __all__ = [
@@ -38,13 +39,13 @@ __all__ = [
 
 CLOSED_ROWS, OPEN_ROWS = "closed", "open"
 """Tables of `FINE_SCHEMA` beside the sums: ids of messages finished now; packed rows of messages that are not."""
-BY_HASH = -1
-"""Stands in a table of ids where the first number would be, if the id is a hash."""
+_HASH_BYTES = 16
 _SHARE_BYTES = 32 << 20
 """The size of a share in bytes of hashes (`Counted.shares`)."""
 
-Hashes = tuple[Longs, Longs]
-"""Both halves of ids, in ascending order, each id once."""
+
+def _count(portion: Hashes | StoredHashes) -> int:
+    return portion.rows if isinstance(portion, StoredHashes) else len(portion[0])
 
 
 def in_hash_order(high: Longs, low: Longs) -> Hashes:
@@ -54,6 +55,11 @@ def in_hash_order(high: Longs, low: Longs) -> Hashes:
     fresh = np.ones(len(high), np.bool_)
     fresh[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
     return high[fresh], low[fresh]
+
+
+def _cut(known: Hashes, low: int, high: int) -> Hashes:
+    begin, end = np.searchsorted(known[0], [low, high]).tolist()
+    return known[0][begin:end], known[1][begin:end]
 
 
 def _among(high: Longs, low: Longs, known: Hashes) -> NDArray[np.bool_]:
@@ -74,10 +80,10 @@ def _among(high: Longs, low: Longs, known: Hashes) -> NDArray[np.bool_]:
 @dataclass(frozen=True)
 class FinishedIds:
     """The ids of one source's finished messages: ``ranges`` by the first number of the id (begins, ends; ascending);
-    ``hashed`` in portions, as they came."""
+    ``hashed`` in portions, as they came, in memory or in files."""
 
     ranges: Mapping[int, tuple[Longs, Longs]] = field(default_factory=dict)
-    hashed: tuple[Hashes, ...] = ()
+    hashed: tuple[Hashes | StoredHashes, ...] = ()
 
     def holds(self, high: Longs, low: Longs) -> NDArray[np.bool_]:
         """Which of these ids are finished."""
@@ -88,11 +94,15 @@ class FinishedIds:
             found[mine] = (place >= 0) & (low[mine] < ends[place])
         mine = np.flatnonzero(high < 0)
         for known in self.hashed if len(mine) else ():
-            found[mine] |= _among(high[mine], low[mine], known)
+            found[mine] |= _among(high[mine], low[mine], loaded(known))
         return found
 
+    def loaded(self) -> FinishedIds:
+        """The same, all of it in memory. Raises OSError if a file cannot be read."""
+        return FinishedIds(self.ranges, tuple(loaded(portion) for portion in self.hashed))
+
     def plus(self, high: Longs, low: Longs) -> FinishedIds:
-        """These ids and more.
+        """These ids and more; hashes that are in files already must not be among them: they are not looked for there.
 
         >>> more = FinishedIds().plus(np.array([0, 0, 3]), np.array([5, 4, 5]))
         >>> {number: (begins.tolist(), ends.tolist()) for number, (begins, ends) in more.ranges.items()}
@@ -103,23 +113,26 @@ class FinishedIds:
             fresh = low[high == number]
             begins, ends = ranges.get(number, (fresh[:0], fresh[:0]))
             ranges[number] = _joined(np.concatenate([begins, fresh]), np.concatenate([ends, fresh + 1]))
-        mine = (high < 0) & ~self.holds(high, low)
+        here = FinishedIds(hashed=tuple(one for one in self.hashed if not isinstance(one, StoredHashes)))
+        mine = (high < 0) & ~here.holds(high, low)
         if not mine.any():
             return FinishedIds(ranges, self.hashed)
         return FinishedIds(ranges, (*self.hashed, in_hash_order(high[mine], low[mine])))
 
     def between(self, low: int, high: int) -> FinishedIds:
         """The same with those hashes alone whose first halves are at least ``low`` and below ``high``; no copies."""
-        ends = [(np.searchsorted(known[0], [low, high]).tolist(), known) for known in self.hashed]
-        some = tuple((known[0][begin:end], known[1][begin:end]) for (begin, end), known in ends if begin < end)
-        return FinishedIds(self.ranges, some)
+        some = [
+            known.between(low, high) if isinstance(known, StoredHashes) else _cut(known, low, high)
+            for known in self.hashed
+        ]
+        return FinishedIds(self.ranges, tuple(one for one in some if isinstance(one, StoredHashes) or len(one[0])))
 
     def rows(self) -> Iterator[tuple[int, Longs, Longs]]:
         """Yield columns for a table: first number, begins, ends; for hashes `BY_HASH` and both halves."""
         for number, (begins, ends) in sorted(self.ranges.items()):
             yield number, begins, ends
-        for high, low in self.hashed:
-            yield BY_HASH, high, low
+        for portion in self.hashed:
+            yield BY_HASH, *loaded(portion)
 
     @staticmethod
     def of(rows: Iterable[tuple[int, Longs, Longs]]) -> FinishedIds:
@@ -169,12 +182,20 @@ class Counted:
         low, high = first_hash(first, parts), first_hash(end, parts)
         return Counted(self.ends, [ids.between(low, high) for ids in self.finished])
 
-    def shares(self, parts: int) -> list[Counted]:
-        """`of_parts` for all parts, some at once: part ``n`` finds its own in share ``n * shares // parts``."""
-        size = sum(high.nbytes + low.nbytes for ids in self.finished for high, low in ids.hashed)
+    def loaded(self) -> Counted:
+        """The same, all hashes in memory. Raises OSError if a file cannot be read."""
+        return Counted(self.ends, [ids.loaded() for ids in self.finished])
+
+    def shares(self, parts: int) -> Iterator[Counted]:
+        """Yield `of_parts` for all parts, some at once, in memory: part ``n`` is in share ``n * shares // parts``.
+
+        Raises OSError if a file cannot be read.
+        """
+        size = sum(_HASH_BYTES * _count(portion) for ids in self.finished for portion in ids.hashed)
         count = min(parts, 1 + size // _SHARE_BYTES)
         bounds = [-(-number * parts // count) for number in range(count + 1)]
-        return [self.of_parts(first, end, parts) for first, end in pairwise(bounds)]
+        for first, end in pairwise(bounds):
+            yield self.of_parts(first, end, parts).loaded()
 
     def known(self, rows: Mapping[str, Any]) -> NDArray[np.bool_]:
         """Which rows are about messages that were finished before."""

@@ -79,6 +79,17 @@ class _Found:
 
 
 @dataclass(frozen=True)
+class _Closing:
+    """The task of `_close`: the parts from ``first`` on, of ``count``; notes; what was counted before."""
+
+    parts: list[list[_Piece]]
+    notes: list[pa.RecordBatch]
+    first: int
+    count: int
+    counted: Counted
+
+
+@dataclass(frozen=True)
 class _Sums:
     """The result of `_settle`: sums, the file with the pairs of second and lateness, the messages if requested."""
 
@@ -143,7 +154,13 @@ class LocalEngine:
         count = len(parts)
         each = max(1, count // (processes * _TASKS_A_PROCESS))
         tasks = [
-            (parts[at : at + each], notes if at == 0 else [], job.counted.of_parts(at, min(at + each, count), count))
+            _Closing(
+                parts[at : at + each],
+                notes if at == 0 else [],
+                at,
+                count,
+                job.counted.of_parts(at, min(at + each, count), count),
+            )
             for at in range(0, count, each)
         ]
         return pa.concat_tables(run(partial(_close, choice=job.choice), tasks))
@@ -249,10 +266,17 @@ def _settle(given: tuple[list[list[_Piece]], str, list[pa.RecordBatch]], choice:
         return _Sums(_merged(_without_pairs(sums(), pairs)), path, messages)
 
 
-def _close(given: tuple[list[list[_Piece]], list[pa.RecordBatch], Counted], choice: Choice) -> pa.Table:
-    parts, notes, counted = given
-    batches = (batch for part in (notes, *map(_rows_of, parts)) for batch in close_and_add_up(part, choice, counted))
-    return pa.Table.from_batches(batches, _FINE)
+def _close(given: _Closing, choice: Choice) -> pa.Table:
+    """Settle some parts beside what was counted before, whose hashes are read for one part at a time."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from close_and_add_up(given.notes, choice, given.counted)
+        for number, pieces in enumerate(given.parts, given.first):
+            if pieces:
+                counted = given.counted.of_parts(number, number + 1, given.count).loaded()
+                yield from close_and_add_up(_rows_of(pieces), choice, counted)
+
+    return pa.Table.from_batches(batches(), _FINE)
 
 
 def _without_pairs(batches: Iterable[pa.RecordBatch], pairs: Any) -> Iterator[pa.RecordBatch]:

@@ -18,14 +18,17 @@ import fcntl
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
+from zlib import crc32
 
 from bench.lateness.logs.storage import StorageError, file_system, local_path
 
-__all__ = ["ChangedError", "Folder", "StateError", "folder_for"]
+__all__ = ["ChangedError", "Folder", "StateError", "checksum", "folder_for"]
 
 _LOCK = "lock"
 _NEW = ".new"
+_READ_BYTES = 4 << 20
 
 
 class StateError(StorageError):
@@ -54,6 +57,10 @@ class Folder(Protocol):
 
     def read(self, name: str) -> bytes:
         """All bytes of a file. Raises FileNotFoundError if there is none."""
+        ...
+
+    def here(self, name: str) -> str:
+        """The path of a file of this machine with the same bytes, until `close`. Raises OSError or StateError."""
         ...
 
     def write(self, name: str, data: bytes) -> None:
@@ -110,6 +117,10 @@ class _Local:
         """Read a file as a whole. Raises FileNotFoundError, OSError."""
         return (self._path / name).read_bytes()
 
+    def here(self, name: str) -> str:
+        """The path of the file itself: while the lock is held it does not change."""
+        return str(self._path / name)
+
     def write(self, name: str, data: bytes) -> None:
         """Write a new file, sync it, rename it and sync the folder. Raises OSError."""
         fresh = self._path / (name + _NEW)
@@ -159,6 +170,7 @@ class _Remote:
         self._uri = uri.rstrip("/")
         self._system: Any = file_system(uri, options)
         self._knows_versions = "s3" in _protocols(self._system)
+        self._copies: TemporaryDirectory[str] | None = None
 
     def _place(self, name: str) -> str:
         return f"{self._uri}/{name}"
@@ -182,6 +194,18 @@ class _Remote:
         """Read a file as a whole. Raises FileNotFoundError."""
         data: bytes = self._system.cat_file(self._place(name))
         return data
+
+    def here(self, name: str) -> str:
+        """Copy a file into a temporary folder, which `close` removes. Raises FileNotFoundError, StateError."""
+        self._copies = self._copies or TemporaryDirectory(prefix="timewheel-state-")
+        path = str(Path(self._copies.name) / name)
+        try:
+            self._system.get_file(self._place(name), path)
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise StateError(f"--state {self._place(name)}: {error}") from error
+        return path
 
     def write(self, name: str, data: bytes) -> None:
         """Put a file by one request. Raises StateError."""
@@ -226,7 +250,19 @@ class _Remote:
             pass
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Remove the copies of `here`."""
+        if self._copies is not None:
+            self._copies.cleanup()
+            self._copies = None
+
+
+def checksum(path: str) -> tuple[int, int]:
+    """Size and CRC-32 of a file of this machine, read a few megabytes at a time. Raises OSError."""
+    size = crc = 0
+    with open(path, "rb") as file:
+        while data := file.read(_READ_BYTES):
+            size, crc = size + len(data), crc32(data, crc)
+    return size, crc
 
 
 def _protocols(system: Any) -> tuple[str, ...]:

@@ -7,7 +7,10 @@ it. So each id is written as often as the logarithm of the number of runs::
     night        1     2      3      4       5
     files, MB    5     5+5→10 10, 5  20      20, 5
 
-A run still reads all files: a delivery that comes years later is a repeat, and its id may be in any of them.
+Files of more than 256 MB are not joined, so the memory that joining takes is bounded.
+
+A run still looks into all files: a delivery that comes years later is a repeat, and its id may be in any of them. But
+it does not read them into memory as a whole (`bench.lateness.counting.stored`).
 """
 
 from __future__ import annotations
@@ -19,12 +22,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.lateness.counting.counted import BY_HASH, FinishedIds, Hashes, in_hash_order
+from bench.lateness.counting.counted import FinishedIds, in_hash_order
 from bench.lateness.counting.grouping import Longs
+from bench.lateness.counting.stored import BY_HASH, Hashes, StoredHashes, loaded
 
 __all__ = ["IDS", "finished_from", "fresh_hashes", "hashes_bytes", "hashes_of", "ranges_table"]
 
 IDS = pa.schema([("source", pa.int32()), ("id_hi", pa.int64()), ("begin", pa.int64()), ("end", pa.int64())])
+_GROUP_ROWS = 1 << 18
+"""A task reads whole groups of rows, of 4 MB."""
 _Row = tuple[int, int, Longs, Longs]
 """Source, first number, and two columns."""
 
@@ -51,10 +57,9 @@ def _table_of(rows: Iterable[_Row]) -> pa.Table:
 def ranges_table(finished: Sequence[FinishedIds]) -> pa.Table:
     """The ranges of all sources."""
     return _table_of(
-        (source, high, begins, ends)
+        (source, number, begins, ends)
         for source, ids in enumerate(finished)
-        for high, begins, ends in ids.rows()
-        if high != BY_HASH
+        for number, (begins, ends) in sorted(ids.ranges.items())
     )
 
 
@@ -63,13 +68,20 @@ def hashes_of(table: pa.Table) -> dict[int, Hashes]:
     return {source: (one, other) for source, high, one, other in _rows_of(table) if high == BY_HASH}
 
 
-def finished_from(tables: Iterable[pa.Table], sources: int) -> list[FinishedIds]:
-    """Read the ids in all files, by source number."""
+def finished_from(table: pa.Table | None, paths: Iterable[str], sources: int) -> list[FinishedIds]:
+    """The ids of each source: those of the file of ranges, and the hashes in the files at ``paths``, not read yet.
+
+    Raises OSError if a file cannot be read.
+    """
     rows: list[list[tuple[int, Longs, Longs]]] = [[] for _ in range(sources)]
-    for table in tables:
-        for source, high, one, other in _rows_of(table):
-            rows[source].append((high, one, other))
-    return [FinishedIds.of(some) for some in rows]
+    for source, high, one, other in _rows_of(table) if table is not None else ():
+        rows[source].append((high, one, other))
+    found = [FinishedIds.of(some) for some in rows]
+    sizes = [(path, pq.read_metadata(path).num_rows) for path in paths]
+    return [
+        FinishedIds(ids.ranges, (*ids.hashed, *(StoredHashes(path, source, count) for path, count in sizes)))
+        for source, ids in enumerate(found)
+    ]
 
 
 def fresh_hashes(finished: Sequence[FinishedIds], before: Sequence[FinishedIds]) -> dict[int, Hashes]:
@@ -78,7 +90,7 @@ def fresh_hashes(finished: Sequence[FinishedIds], before: Sequence[FinishedIds])
     for source, (ids, old) in enumerate(zip(finished, before, strict=True)):
         portions = ids.hashed[len(old.hashed) :]
         if portions:
-            found[source] = _together(portions)
+            found[source] = _together([loaded(portion) for portion in portions])
     return found
 
 
@@ -99,5 +111,7 @@ def hashes_bytes(*portions: dict[int, Hashes]) -> bytes:
         return b""
     rows = ((source, BY_HASH, *_together([one[source] for one in portions if source in one])) for source in sources)
     sink = pa.BufferOutputStream()
-    pq.write_table(_table_of(rows), sink, compression="none", use_dictionary=["source", "id_hi"])
+    pq.write_table(
+        _table_of(rows), sink, compression="none", use_dictionary=["source", "id_hi"], row_group_size=_GROUP_ROWS
+    )
     return bytes(sink.getvalue())

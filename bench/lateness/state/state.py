@@ -43,7 +43,7 @@ from bench.lateness.logs.schemas import DELAY_SCHEMA, FINE_SCHEMA, STATISTICS, a
 from bench.lateness.logs.sources import LogSource
 from bench.lateness.logs.storage import storage_for
 from bench.lateness.state.days import DAY_S, Added, Place, Settled, add_up_days, settled_from, settled_table
-from bench.lateness.state.folder import ChangedError, Folder, StateError, folder_for
+from bench.lateness.state.folder import ChangedError, Folder, StateError, checksum, folder_for
 from bench.lateness.state.identity import changed, identity_of
 from bench.lateness.state.ids import finished_from, fresh_hashes, hashes_bytes, hashes_of, ranges_table
 from bench.lateness.state.record import NAME, Kept, OfSource, Record, read_record, remove_unlisted, write_record
@@ -52,6 +52,8 @@ from bench.lateness.state.small import condensed, notes_by_end, places_of
 __all__ = ["StateFolder"]
 
 _FINE, _DELAY = arrow_schema(FINE_SCHEMA), arrow_schema(DELAY_SCHEMA)
+_JOINED_BYTES_MAX = 256 << 20
+"""Files of hashes do not become larger by joining."""
 _TIMES_AS_LARGE = 2
 """Files are joined once the older one is less than so many times as large, so each is written again only rarely."""
 
@@ -236,7 +238,7 @@ class StateFolder:
         files = list(self._record.hashes)
         mixed = hashes_of(self._table(self._record.finished)) if self._record.finished else {}
         data = hashes_bytes(mixed, fresh)
-        while data and files and files[-1].size < _TIMES_AS_LARGE * len(data):
+        while data and files and files[-1].size < min(_TIMES_AS_LARGE * len(data), _JOINED_BYTES_MAX - len(data)):
             mixed, fresh = hashes_of(self._table(files.pop())), hashes_of(pq.read_table(pa.BufferReader(data)))
             data = hashes_bytes(mixed, fresh)
         return [*files, self._write(f"{lead}-hashes.parquet", data)] if data else files
@@ -283,8 +285,19 @@ class StateFolder:
         return self._table(self._record.small).cast(_FINE) if self._record.small else _FINE.empty_table()
 
     def _finished(self) -> list[FinishedIds]:
-        kept = [self._record.finished, *self._record.hashes]
-        return finished_from((self._table(one) for one in kept if one), len(self._sources))
+        ranges = self._table(self._record.finished) if self._record.finished else None
+        return finished_from(ranges, [self._here(one) for one in self._record.hashes], len(self._sources))
+
+    def _here(self, kept: Kept) -> str:
+        """The path of a file on this machine, after a look at its bytes."""
+        try:
+            path = self._folder.here(kept.name)
+            size, crc = checksum(path)
+        except OSError as error:
+            raise StateError(f"--state {self._path}: {kept.name} cannot be read ({error.strerror or error})") from error
+        if (size, crc) != (kept.size, kept.crc):
+            raise StateError(f"--state {self._path}: {kept.name} is damaged; bring it back, or give a new folder")
+        return path
 
     def _open_rows(self, job: Job) -> pa.Table:
         """Rows that wait. Level messages below the progress of their queue are finished by now, and become `SEEN`. So
