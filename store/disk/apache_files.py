@@ -30,6 +30,13 @@ _FIELDS = Struct(">qqqqq")
 _CHECKPOINT_BYTES = 4096
 _TIMER_CHECK = Struct(">qqqq")
 _SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i4"), ("magic", ">i4")])
+_UNIT = np.dtype(
+    [
+        *(("size", ">i4"), ("before", ">i8"), ("magic", ">i4"), ("enqueued_ms", ">i8"), ("delay_ms", ">i4")),
+        *(("position", ">i8"), ("bytes", ">i4"), ("topic", ">i4"), ("reserved", ">i8")),
+    ]
+)
+_UNIT_MAGIC_MAX = 15
 _ROCKSDB = ("CURRENT", "IDENTITY", "LOCK")
 
 
@@ -91,38 +98,84 @@ def check_layout(files: Files, root: Path) -> None:
 
 def read_timer_check(files: Files, root: Path) -> tuple[int, int] | None:
     """(time up to which Apache's timer has delivered, number up to which it has taken in its topic), if it ever ran."""
+    known = _read_timer_check(files, root)
+    return None if known is None else (known[0], known[2])
+
+
+def _read_timer_check(files: Files, root: Path) -> tuple[int, int, int] | None:
+    """(time delivered up to, position up to which the timer's log was flushed, number taken in), if it ever ran."""
     path = root / "config" / "timercheck"
     if not files.exists(path):
         return None
     try:
-        last_read_ms, _, queue_offset, _ = _TIMER_CHECK.unpack_from(files.read_file(path))
+        last_read_ms, log_flushed, queue_offset, _ = _TIMER_CHECK.unpack_from(files.read_file(path))
     except struct_error:
         return None
-    return last_read_ms, queue_offset
+    return last_read_ms, log_flushed, queue_offset
 
 
 def check_timer(files: Files, root: Path, precision_ms: int, timer_queue_count: int) -> None:
     """Refuse a store whose Apache timer still holds messages, or may. Raises `StoreFormatError`.
 
     ``timer_queue_count`` is the number of messages that `TIMER_TOPIC` has ever had. Pending messages are those that the
-    timer has not read yet, and those in slots of its wheel behind the time that it had reached.
+    timer has not read yet; those in slots of its wheel behind the time that it had reached; and those that are only in
+    its log, because the wheel is written every ``timerFlushIntervalMs`` (1 s) and not at the end of the broker.
     """
     if timer_queue_count == 0:
         return
-    known = read_timer_check(files, root)
+    known = _read_timer_check(files, root)
     pending = timer_queue_count
     if known is not None:
-        last_read_ms, taken = known
-        pending = max(0, timer_queue_count - taken)
-        wheel = root / "timerwheel"
-        if files.exists(wheel):
-            data = files.read_file(wheel)
-            slots = np.frombuffer(data[: len(data) - len(data) % _SLOT.itemsize], _SLOT)
-            ahead = slots["time"] * precision_ms >= last_read_ms
-            pending += int(slots["num"][ahead & (slots["num"] > 0)].sum())
+        last_read_ms, log_flushed, taken = known
+        slots = _wheel_slots(files, root)
+        ahead = slots["time"] * precision_ms >= last_read_ms
+        pending = max(0, timer_queue_count - taken) + int(slots["num"][ahead].sum())
+        pending += _beyond_wheel(files, root, precision_ms, last_read_ms, log_flushed, slots)
     if pending:
         raise StoreFormatError(
             f"{root}: up to {pending} messages are pending in Apache's own timer ({TIMER_TOPIC}); opened here they "
             "would never be delivered. Nothing was changed: let the Apache broker run until it has delivered them, "
             "stop it, and try again"
         )
+
+
+def _wheel_slots(files: Files, root: Path) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    """The slots of the timer's wheel that hold messages, by time; none if there is no wheel."""
+    path = root / "timerwheel"
+    data = files.read_file(path) if files.exists(path) else b""
+    slots = np.frombuffer(data[: len(data) - len(data) % _SLOT.itemsize], _SLOT)
+    slots = slots[slots["num"] > 0]
+    return slots[np.argsort(slots["time"], kind="stable")]
+
+
+def _beyond_wheel(
+    files: Files,
+    root: Path,
+    precision_ms: int,
+    last_read_ms: int,
+    log_flushed: int,
+    slots: np.ndarray[tuple[int], np.dtype[np.void]],
+) -> int:
+    """How many messages of the timer's log are due at ``last_read_ms`` or later and not in the wheel's file.
+
+    As Apache's recovery does (TimerMessageStore.recover), it reads from one file before the flushed position on.
+    """
+    folder = root / "timerlog"
+    bases = sorted(int(name) for name in files.listdir(folder) if name.isdigit() and len(name) == 20)
+    first = max(0, sum(base <= log_flushed for base in bases) - 2)
+    times, newest = slots["time"].astype(np.int64), slots["last"].astype(np.int64)
+    count = 0
+    for base in bases[first:]:
+        data = files.read_file(folder / f"{base:020d}")
+        units = np.frombuffer(data[: len(data) - len(data) % _UNIT.itemsize], _UNIT)
+        whole = (units["size"] == _UNIT.itemsize) & (units["magic"] > 0) & (units["magic"] <= _UNIT_MAGIC_MAX)
+        units = units[: len(units) if whole.all() else int(whole.argmin())]
+        due_ms = units["enqueued_ms"].astype(np.int64) + units["delay_ms"]
+        position = base + np.arange(len(units), dtype=np.int64) * _UNIT.itemsize
+        if len(times):
+            at = np.minimum(np.searchsorted(times, due_ms // precision_ms), len(times) - 1)
+            in_wheel = (times[at] == due_ms // precision_ms) & (position <= newest[at])
+        else:
+            in_wheel = np.zeros(len(units), np.bool_)
+        count += int(((due_ms >= last_read_ms) & ~in_wheel).sum())
+    return count

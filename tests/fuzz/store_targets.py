@@ -506,6 +506,7 @@ def run_apache_files(data: bytes) -> Hashable:
             ROOT / "checkpoint": data[1:],
             ROOT / "config" / "timercheck": data[1 : 1 + cut],
             ROOT / "timerwheel": data[1 + cut :],
+            ROOT / "timerlog" / ("0" * 20): data[1 + cut :],
         }
     )
     ApacheCheckpoint.read(files, ROOT / "checkpoint").scan_from_ms()

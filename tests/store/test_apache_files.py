@@ -110,3 +110,41 @@ def test_what_apaches_timer_still_holds(tmp_path: Path) -> None:
     known.write_bytes(b"x")
     with pytest.raises(StoreFormatError):
         check(3)
+
+
+def _unit(enqueued_ms: int, due_ms: int, magic: int = 1) -> bytes:
+    return pack(">iqiqiqiiq", 52, -1, magic, enqueued_ms, due_ms - enqueued_ms, 0, 364, 0, 0)
+
+
+def test_what_is_only_in_the_log_of_apaches_timer_is_pending_too(tmp_path: Path) -> None:
+    """The wheel is written each second, not at the end: a broker that is stopped within it leaves the wheel behind."""
+    files = Files()
+    (tmp_path / "config").mkdir()
+    (tmp_path / "timerlog").mkdir()
+
+    def found(last_read_ms: int, flushed: int, wheel: list[bytes], *logs: bytes) -> int:
+        (tmp_path / "config" / "timercheck").write_bytes(pack(">qqqq", last_read_ms, flushed, 9, 9) + bytes(4064))
+        (tmp_path / "timerwheel").write_bytes(b"".join(wheel))
+        base = 0
+        for log in logs:
+            (tmp_path / "timerlog" / f"{base:020d}").write_bytes(log)
+            base += len(log)
+        try:
+            check_timer(files, tmp_path, 1000, 9)
+        except StoreFormatError as error:
+            return int(str(error).split("up to ")[1].split(" ")[0])
+        return 0
+
+    rest = bytes(520)
+    empty = pack(">qqqii", 0, -1, -1, 0, 0)
+    assert found(50_000, 0, [empty], _unit(40_000, 60_000) * 5 + rest) == 5
+    assert found(50_000, 0, [], _unit(40_000, 60_000) * 5 + rest) == 5
+    assert found(61_000, 0, [empty], _unit(40_000, 60_000) * 5 + rest) == 0, "all of them were delivered"
+    held = pack(">qqqii", 60, 0, 104, 3, 0)
+    assert found(50_000, 0, [empty, held], _unit(40_000, 60_000) * 5 + rest) == 5, "three in the wheel, two only here"
+    assert found(50_000, 0, [held], _unit(40_000, 60_000) * 3 + _unit(40_000, 61_000) + rest) == 4
+    assert found(50_000, 0, [empty], _unit(40_000, 60_000) + _unit(0, 60_000, magic=16) + _unit(0, 60_000)) == 1
+    end = pack(">iqi", 52, 0, -875286124) + bytes(36)
+    full = _unit(40_000, 60_000) * 2 + end
+    assert found(50_000, 3 * 52, [empty], full, full, full + rest) == 6
+    assert found(50_000, 7 * 52, [empty], full, full, full + rest) == 4, "older files are in the wheel, or delivered"
