@@ -45,6 +45,8 @@ _NEVER_MS = 1 << 40
 
 UNREAD_MS = 60_000
 """An entry that the cache cannot read for so long is lost there, and has to be read from the queue again."""
+QUIET_MS = 10_000
+"""If nothing has failed for so long, the cache can be read again: longer than the pause between two tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ class ShardCache:
         self._trying: asyncio.TimerHandle | None = None
         self._tried_s = 0.0
         self._unread_since_ms: int | None = None
+        self._unread_ms = 0  # when it was seen last that something cannot be read
+        self._troubles = 0
         self._closed = False
         try:
             self._open(target, now_ms, warn)
@@ -152,17 +156,29 @@ class ShardCache:
         """Raise StoreError if the cache has lost entries. Call it again and again, at least every half a minute.
 
         Either somebody has removed the directory, and nothing can be added or read back any more, or entries that are
-        due could not be read for `UNREAD_MS`.
+        due could not be read, or not be looked for, for `UNREAD_MS`.
         """
         if not (self._directory / "delay").is_dir():
             raise StoreError(f"the cache is gone: {self._directory} was removed. The queue is read into a new one")
-        if all(group.reason != UNREADABLE for group in self.plugin.failures.groups):
-            self._unread_since_ms = None
+        if not self._is_failing():
+            # Right now one of them may be tried again, and then it is nowhere.
+            if mono_ms - self._unread_ms >= QUIET_MS:
+                self._unread_since_ms = None
             return
+        self._unread_ms = mono_ms
         if self._unread_since_ms is None:
             self._unread_since_ms = mono_ms
         if mono_ms - self._unread_since_ms >= UNREAD_MS:
             raise StoreError(f"the cache in {self._directory} cannot be read. The queue is read into a new one")
+
+    def _is_failing(self) -> bool:
+        """Whether entries that are due cannot be read, could not be looked for since the last call, or count as done
+        because nobody knows what became of them.
+        """
+        plugin = self.plugin
+        before, self._troubles = self._troubles, plugin.stats.troubles
+        failed = any(group.reason == UNREADABLE for group in plugin.failures.groups)
+        return failed or self._troubles != before or plugin.spill.hides or plugin.deliverer.uncertain > 0
 
     def add(self, waiting: Sequence[Waiting]) -> None:
         """Add entries that were read. Raises StoreError; then none of them was added."""

@@ -99,6 +99,11 @@ class SpillView:
         return len(self._state.runs)
 
     @property
+    def hides(self) -> bool:
+        """Whether a page of a run could neither be read nor made again: scans miss its records. Any thread."""
+        return any(run.hides for run in self._state.runs)
+
+    @property
     def notes(self) -> list[str]:
         """Damage that was found at the start and repaired."""
         return self._state.directory.notes

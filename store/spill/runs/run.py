@@ -93,7 +93,7 @@ class Run(RunPages):
     @property
     def hides(self) -> bool:
         """Whether a column page could not be read. Scans miss its records, so the run must not be copied or merged."""
-        return any(number >= 0 for number in self.damage)
+        return any(number >= 0 for number in list(self.damage))
 
     @property
     def draining(self) -> bool:
