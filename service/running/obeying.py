@@ -29,7 +29,7 @@ from service.running.cache import CachedEntry, LostEntries, ShardCache
 from service.running.entries import line_of, own_record
 from service.running.instance_counts import InstanceCounts
 from service.running.unsure import Unsure, WritingOwner
-from store.disk.errors import StoreError
+from store.disk.errors import StoreError, StoreFullError
 from timewheel_client.values.errors import ClientError
 
 __all__ = ["Clerk", "Employer"]
@@ -70,12 +70,19 @@ class Clerk:
         self._writes: set[asyncio.Task[None]] = set()
         self.unsure = Unsure(owner)
         self._lost = LostEntries()
+        self._trouble: StoreError | None = None  # the last error of the cache in this step
 
     def saw(self, message: StoredMessage, line: Line) -> None:
         """Note that a command, a verdict or a roll was read."""
         if line.kind is LineKind.ASK and line.offset in self._owner.shard.commands.asked:
             self._bodies[line.offset] = message.body
         self._wake.set()
+
+    def drop(self, entries: Sequence[int]) -> None:
+        """Have entries removed from the cache that are done, but were not delivered from it."""
+        if entries:
+            self._owner.shard.commands.gone += entries
+            self._wake.set()
 
     async def step(self) -> None:
         """Do what is possible now: after a command was read, or a pause.
@@ -95,41 +102,57 @@ class Clerk:
         for offset in self._bodies.keys() - table.asked.keys():
             del self._bodies[offset]
         await self.unsure.settle()
-        trouble = await self._apply() if self._owner.is_filled else None
+        self._trouble = None
+        if self._owner.is_filled:
+            await self._apply()
         if shard.state is OwnerState.OWNING and self._owner.is_filled:
             await self._decide()
-        if trouble is not None:
-            raise trouble
+        if self._trouble is not None:
+            raise self._trouble
 
     def close(self) -> None:
         """End what is under way."""
         for task in self._writes:
             task.cancel()
 
-    async def _apply(self) -> StoreError | None:
-        """Apply verdicts to the cache; the error of a move that failed, which keeps no other command waiting.
-
-        Raises StoreError, TakeoverError.
-        """
+    async def _apply(self) -> None:
+        """Apply verdicts to the cache. An entry for which that fails keeps no command waiting. Raises TakeoverError."""
         cache, table = self._owner.cache, self._owner.shard.commands
-        trouble: StoreError | None = None
         if cache is None:
-            return trouble
+            return
         gone = list(table.gone)
         if gone:
-            await asyncio.to_thread(cache.drop, gone)
-            del table.gone[: len(gone)]  # only now: they would be listed until they are due if this fails or is ended
+            kept = await self._drop(cache, gone)
+            table.gone[: len(gone)] = kept  # only now: they would be listed until they are due if this is ended
         for entry, due_ms in list(table.changing.items()):
             try:
                 await asyncio.to_thread(cache.move, entry, due_ms)
             except StoreError as error:
-                trouble = error
-                self._lost.failed(entry, error, mono_ms())
+                self._failed_at(entry, error)
                 continue
             self._lost.was_read(entry)
             if table.changing.get(entry) == due_ms:
                 del table.changing[entry]
-        return trouble
+
+    async def _drop(self, cache: ShardCache, gone: Sequence[int]) -> list[int]:
+        """Remove entries from the cache, one by one if it cannot find all of them; returns those that remain."""
+        try:
+            await asyncio.to_thread(cache.drop, gone)
+        except StoreFullError as error:
+            self._trouble = error
+            return list(gone)
+        except StoreError as error:
+            if len(gone) == 1:
+                self._failed_at(gone[0], error)
+                return list(gone)
+            return [left for offset in gone for left in await self._drop(cache, [offset])]
+        for offset in gone:
+            self._lost.was_read(offset)
+        return []
+
+    def _failed_at(self, entry: int, error: StoreError) -> None:
+        self._trouble = error
+        self._lost.failed(entry, error, mono_ms())
 
     # ------------------------------------------------------------------------------------------------ deciding
 
@@ -154,27 +177,49 @@ class Clerk:
         cache, table = self._owner.cache, self._owner.shard.commands
         assert cache is not None
         entries = [await self._place(line) for line in lines]
-        found = await asyncio.to_thread(cache.look, entries)
+        is_whole = self._owner.is_filled  # else the cache does not have all of them yet, and may once it has answered
+        found = await self._look(cache, entries)
         for line, entry, look in zip(lines, entries, found, strict=True):
+            await asyncio.sleep(0)  # as in `_place`
             if line.kind is LineKind.ASK:
                 await self._answer(line)
                 continue
             origin = table.origin_of(entry)
-            if origin in self._blocked or not await self._judge(line, entry, look):
+            if (
+                isinstance(look, StoreError)
+                or (look is None and not is_whole)
+                or origin in self._blocked
+                or not await self._judge(line, entry, look)
+            ):
                 self._stuck.add(line.offset)
                 self._blocked.add(origin)
+
+    async def _look(self, cache: ShardCache, entries: Sequence[int]) -> list[CachedEntry | StoreError | None]:
+        """Those of the entries that wait, one by one if the cache cannot find all of them."""
+        found: list[CachedEntry | StoreError | None]
+        try:
+            found = [*await asyncio.to_thread(cache.look, entries)]
+        except StoreError as error:
+            if len(entries) == 1:
+                self._failed_at(entries[0], error)
+                return [error]
+            return [look for entry in entries for look in await self._look(cache, [entry])]
+        for entry in entries:
+            self._lost.was_read(entry)
+        return found
 
     async def _place(self, line: Line) -> int:
         """The present offset of the entry that a command is about; -1 if there is none."""
         shard = self._owner.shard
         about = line.about
         if line.kind is LineKind.ASK:
-            return about
+            return -1
         if not 0 <= about < line.offset:
             return -1  # also if a roll stands there by now: the command cannot have meant it
         if about not in shard.done:  # what was rolled is done, so its place need not be looked for
             return -1 if about in shard.commands.asked else about
         place = shard.commands.place_of(about)
+        await asyncio.sleep(0)  # it goes through all rolls of the shard, which takes 45 ms for a million
         if place != about or about in shard.commands.cancelled:
             return place
         pull = await self._owner.cluster.pull(self._owner.queue, about, wait=False)

@@ -234,10 +234,8 @@ class Owner:
             try:
                 picture = await self._progress.read()
                 takeover.need_same_takeovers(self.shard, picture)
-                news = self.shard.follow(picture)
-                if news and self.cache is not None:
-                    await asyncio.to_thread(self.cache.drop, news)
-            except (ClientError, StoreError) as error:
+                self.clerk.drop(self.shard.follow(picture))
+            except ClientError as error:
                 self.tell.warning(f"following its owner failed: {error}")
             await asyncio.sleep(FOLLOW_EVERY_MS / 1000)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -16,10 +17,12 @@ from service.core.lines import LineKind
 from service.core.progress import ProgressRecord, TargetQueue
 from service.core.states import OwnerState
 from service.link.cluster import ClusterLink, Fate, Pull, Sent
+from service.running import owner as running
 from service.running.entries import own_record
 from service.running.instance_counts import InstanceCounts
 from service.running.owner import Owner
 from service.running.takeover import TakeoverError
+from store.disk.errors import StoreFullError
 from tests.support.wait import until
 
 QUEUE = ("TIMEWHEEL", "broker-e", 0)
@@ -136,5 +139,34 @@ def test_a_standby_that_has_missed_something_begins_anew(tmp_path: Path) -> None
         await until(lambda: owner.shard.read_from == COUNT + 5)
         with pytest.raises(TakeoverError, match="not followed"):
             await owned(owner, task)
+
+    asyncio.run(story())
+
+
+def test_what_a_standby_cannot_drop_at_once_it_drops_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its disk was full when it read that these are done: it listed and counted them as long as it followed."""
+    monkeypatch.setattr(running, "FOLLOW_EVERY_MS", 10)
+
+    async def story() -> None:
+        queues = await served()
+        owner = owner_of(queues, tmp_path)
+        task = await followed(owner, COUNT + 2)
+        cache = owner.cache
+        assert cache is not None
+        drop, tries = cache.drop, [0]
+
+        def full_at_first(offsets: Sequence[int]) -> None:
+            tries[0] += 1
+            if tries[0] == 1:
+                raise StoreFullError("no room")
+            drop(offsets)
+
+        monkeypatch.setattr(cache, "drop", full_at_first)
+        news = ProgressRecord("broker-e/0", 0, 1, 1, -1, {}, added=(1, 2))
+        await queues.send(PROGRESS, "", news.encode())
+        await until(lambda: tries[0] > 0)
+        await until(lambda: cache.pending_count == COUNT - 2, 5)
+        owner.leave()
+        await task
 
     asyncio.run(story())

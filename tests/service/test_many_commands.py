@@ -134,11 +134,15 @@ class _Cache:
         self.moved: dict[int, int] = {}
 
     def look(self, offsets: Sequence[int]) -> list[CachedEntry | None]:
+        if self.lost.intersection(offsets):
+            raise StoreError("damaged")
         return [CachedEntry(at, self.due_ms[at]) if at in self.due_ms else None for at in offsets]
 
     def drop(self, offsets: Sequence[int]) -> None:
         if self.full:
-            raise StoreError("the disk is full")
+            raise StoreFullError("the disk is full")
+        if self.lost.intersection(offsets):
+            raise StoreError("damaged")
         self.dropped += offsets
 
     def move(self, offset: int, due_ms: int) -> None:
@@ -362,6 +366,40 @@ def test_a_move_of_what_is_not_in_the_cache_yet_waits() -> None:
     asyncio.run(work())
 
 
+def test_a_move_of_what_comes_into_the_cache_after_its_answer_waits() -> None:
+    """The disk took a roll again between the answer and the verdict: ``unknown``, for a message that waited."""
+
+    async def work() -> None:
+        office = _Office({1: DUE_MAX_MS - 1}, doubts=False)
+        shard, pull, look = office.shard, office.pull, office.store.look
+        end = shard.read_to
+        about_nothing, move = Line(end, LineKind.CANCEL, about=0), Line(end + 1, LineKind.MOVE, DUE_MAX_MS, about=1)
+        shard.read([about_nothing, move], end + 2, 0)
+        roll = shard.roll(1, DUE_MAX_MS - 1)
+        assert roll is not None
+
+        async def meanwhile(queue: object, offset: int, *, wait: bool) -> Pull:
+            if 1 not in shard.done:
+                shard.read([replace(roll, offset=end + 2)], end + 3, 0)
+                office.is_filled = False
+            return await pull(queue, offset, wait=wait)
+
+        def before_it_is_there(offsets: Sequence[int]) -> list[CachedEntry | None]:
+            found = look(offsets)
+            office.store.due_ms[end + 2] = DUE_MAX_MS - 1
+            office.is_filled = True
+            return found
+
+        del office.store.due_ms[1]
+        office.pull = meanwhile  # type: ignore[method-assign]
+        office.store.look = before_it_is_there  # type: ignore[method-assign]
+        await office.step()
+        await office.step()
+        assert office.answered()[move.offset] == "done"
+
+    asyncio.run(work())
+
+
 def test_a_moved_entry_that_the_cache_has_lost_stops_no_other_command() -> None:
     """Its disk cannot read the record: each step failed there, before anything was decided."""
 
@@ -379,6 +417,92 @@ def test_a_moved_entry_that_the_cache_has_lost_stops_no_other_command() -> None:
         _NOW_MS[0] += UNREAD_MS
         with pytest.raises(TakeoverError, match="entry 1 cannot be read back"):
             await office.step()
+
+    asyncio.run(work())
+
+
+def test_commands_on_what_was_delivered_let_the_loop_go_on() -> None:
+    """Each goes through all rolls of the shard. Together they kept all shards of an instance from renewing leases."""
+
+    async def work() -> None:
+        count = AT_ONCE
+        office = _Office(dict.fromkeys(range(1, count + 1), FAR_MS), doubts=False)
+        for offset in range(1, count + 1):
+            office.shard.acknowledged(offset, QUEUE, offset)
+        office.ask(*range(1, count + 1))
+        turns = [0]
+
+        async def others() -> None:
+            while True:
+                turns[0] += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.ensure_future(others())
+        await office.step()
+        other.cancel()
+        assert list(office.answered().values()) == ["too_late"] * count
+        assert turns[0] >= 2 * count
+
+    asyncio.run(work())
+
+
+def test_an_entry_that_the_cache_cannot_look_up_stops_no_other_command() -> None:
+    """Its disk cannot read a page of the index: all commands were looked at again and again, and none was decided."""
+
+    async def work() -> None:
+        office = _Office(dict.fromkeys((1, 2, 3), FAR_MS), doubts=False)
+        bad, good = office.ask(1, 2)
+        office.store.lost = {1}
+        with pytest.raises(StoreError, match="damaged"):
+            await office.step()
+        assert office.answered() == {good: "done"} and bad in office.shard.commands.asked
+        office.store.lost = set()
+        await office.step()
+        assert office.answered() == {good: "done", bad: "done"}
+        (third,) = office.ask(3)
+        office.store.lost = {3}
+        with pytest.raises(StoreError, match="damaged"):
+            await office.step()
+        _NOW_MS[0] += UNREAD_MS
+        with pytest.raises(TakeoverError, match="entry 3 cannot be read back"):
+            await office.step()
+        assert third in office.shard.commands.asked
+
+    asyncio.run(work())
+
+
+def test_an_entry_that_the_cache_cannot_drop_stops_no_command() -> None:
+    """It was cancelled or rolled, and has to be found before it can be dropped."""
+
+    async def work() -> None:
+        office = _Office(dict.fromkeys((1, 2, 3), FAR_MS), doubts=False)
+        office.shard.commands.gone += [1, 2]
+        office.store.lost = {1}
+        (command,) = office.ask(3)
+        with pytest.raises(StoreError, match="damaged"):
+            await office.step()
+        assert office.store.dropped == [2] and office.shard.commands.gone == [1]
+        assert office.answered() == {command: "done"}
+        _NOW_MS[0] += UNREAD_MS
+        with pytest.raises(TakeoverError, match="entry 1 cannot be read back"):
+            await office.step()
+
+    asyncio.run(work())
+
+
+def test_a_full_disk_stops_no_command_and_ends_no_ownership() -> None:
+    async def work() -> None:
+        office = _Office(dict.fromkeys((1, 2), FAR_MS), doubts=False)
+        office.shard.commands.gone.append(1)
+        office.store.full = True
+        for _ in range(2):
+            with pytest.raises(StoreFullError):
+                await office.step()
+            _NOW_MS[0] += 2 * UNREAD_MS
+        (command,) = office.ask(2)
+        with pytest.raises(StoreFullError):
+            await office.step()
+        assert office.answered() == {command: "done"}
 
     asyncio.run(work())
 
