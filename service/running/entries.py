@@ -270,7 +270,7 @@ def _name_of(message: StoredMessage, shard: str) -> str:
 
 
 def _finished(message: StoredMessage, shard: str, topic: str, due_ms: int, why: str) -> Waiting:
-    text = remove_properties(message.properties, _STRIPPED)
+    text = _without_later(remove_properties(message.properties, _STRIPPED), due_ms)
     if why:
         original = get_property(message.properties, TOPIC) or ""
         for name, value in ((REASON, _clean(why)), (ORIGINAL_TOPIC, _clean(original[:127]))):
@@ -336,8 +336,19 @@ def moved_record(record: bytes, due_ms: int) -> bytes:
     """The finished delivery of an entry with a changed due time. Raises RecordError, MessageError."""
     stored = decode_record(record)
     made = stored.message()
-    made.properties = with_property(remove_properties(made.properties, (DUE,)), DUE, str(due_ms))
+    text = _without_later(remove_properties(made.properties, (DUE,)), due_ms)
+    made.properties = with_property(text, DUE, str(due_ms))
     return encode_record(made, stored.store_host, stored.store_ms)
+
+
+def _without_later(text: str, due_ms: int) -> str:
+    """A property text without a ``__STARTDELIVERTIME`` by which a broker of ours would delay or refuse the delivery.
+
+    >>> _without_later("__STARTDELIVERTIME\\x017\\x02", 7) != "", _without_later("__STARTDELIVERTIME\\x017\\x02", 6)
+    (True, '')
+    """
+    start = get_property(text, STARTDELIVERTIME)
+    return text if start is None or 0 <= _number(start) <= due_ms else remove_properties(text, (STARTDELIVERTIME,))
 
 
 def rolled_of(delivery: StoredMessage, offset: int, generation: int, origin: int) -> str:

@@ -92,6 +92,15 @@ def test_what_apaches_broker_has_added_to_an_entry_does_not_reach_consumers() ->
         assert (left["own"], left["REAL_TOPICS"]) == ("x", "y")
 
 
+@pytest.mark.parametrize(("start", "stays"), [(str(STORE_MS + 9), True), (str(STORE_MS + 10), False), ("soon", False)])
+def test_nothing_that_a_broker_of_ours_would_delay_by_stays_in_a_delivery(start: str, stays: bool) -> None:
+    """The target may be at one, the entry topic at one of Apache's: the message came late, or never."""
+    waiting = waiting_of(entry(text_of(TW_TOPIC="orders", TW_DELAY_MS="9", __STARTDELIVERTIME=start)), SHARD)
+    assert ("__STARTDELIVERTIME" in parse_properties(decode_record(waiting.record).properties)) == stays
+    now = decode_record(moved_record(waiting.record, STORE_MS))
+    assert "__STARTDELIVERTIME" not in parse_properties(now.properties)
+
+
 def test_a_committed_transaction_goes_out_as_an_ordinary_message() -> None:
     """Apache's brokers leave TRAN_MSG in what was committed: sent once more with it, it is a half message again."""
     text = text_of(TRAN_MSG="true", PGROUP="g", __transactionId__="A1", TW_TOPIC="orders", TW_DELAY_MS="1")
