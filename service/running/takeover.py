@@ -42,9 +42,10 @@ def need_followed(shard: Shard, begin: int) -> None:
     """Raise TakeoverError if a follower has not read all entries that wait below the present begin of the queue.
 
     What it has read it delivers, as an owner does, whatever the cluster has deleted since. But if it could not read
-    some of that, they would never be done, and a change of another entry may be among them.
+    some of that, they would never be done, and a change of another entry may be among them; or the verdict on a command
+    that it has read, which would get a second one.
     """
-    low = shard.done.low
+    low = min((shard.done.low, *shard.commands.asked))
     if begin > low and (begin > shard.read_from or shard.takeovers.was_unreadable(low, begin)):
         raise TakeoverError(f"{shard.name}: the cluster has deleted entries that were not followed: reading anew")
 

@@ -14,7 +14,7 @@ import pytest
 from remoting.messages.message import Message, StoredMessage, decode_record, encode_record
 from service.core.done_entries import DoneEntries
 from service.core.lines import LineKind
-from service.core.progress import ProgressRecord, TargetQueue
+from service.core.progress import Picture, ProgressRecord, TargetQueue
 from service.core.states import OwnerState
 from service.link.cluster import ClusterLink, Fate, Pull, Sent
 from service.running import owner as running
@@ -168,5 +168,30 @@ def test_what_a_standby_cannot_drop_at_once_it_drops_later(tmp_path: Path, monke
         await until(lambda: cache.pending_count == COUNT - 2, 5)
         owner.leave()
         await task
+
+    asyncio.run(story())
+
+
+def test_a_standby_that_has_missed_a_verdict_begins_anew(tmp_path: Path) -> None:
+    """Nothing waits that it has not read. But it gave the command a second verdict: ``unknown``, or moved once more."""
+
+    async def story() -> None:
+        queues = await served()
+        await queues.send(QUEUE, "TW_KIND\x01move\x02TW_ABOUT\x013\x02TW_BY_MS\x0160000\x02", b"-")
+        owner = owner_of(queues, tmp_path)
+        task = await followed(owner, COUNT + 3)
+        assert list(owner.shard.commands.asked) == [COUNT + 2]
+        log = queues.logs[QUEUE]
+        log.append(log[0])  # the verdict: deleted before a pull came to it
+        await queues.send(QUEUE, *own_record(LineKind.RELEASE, TW_GENERATION=0))
+        done = DoneEntries(COUNT + 4)
+        snapshot = ProgressRecord("broker-e/0", 0, 1, COUNT + 4, -1, {}, done=done, takeovers={0: 0})
+        await queues.send(PROGRESS, "", snapshot.encode())
+        owner.shard.follow(Picture.of([snapshot]))
+        queues.begins[QUEUE] = COUNT + 4
+        queues.news.set()
+        await until(lambda: owner.shard.read_from == COUNT + 5)
+        with pytest.raises(TakeoverError, match="not followed"):
+            await owned(owner, task)
 
     asyncio.run(story())
