@@ -9,14 +9,16 @@ A data source written in Python cannot say where its partitions should run. A pa
 step behind it inherits that. The hosts of a file's blocks come from the name node: by WebHDFS, or for ``hdfs://`` from
 Hadoop's client in the driver's JVM. Only the places do; the bytes are read in Python, as everywhere.
 
-Hosts are a wish: after ``spark.locality.wait`` (3 s) Spark runs a task elsewhere. If the places cannot be had, the run
-goes on without them, and says so. Cost: a request to the name node a file, and some milliseconds.
+Hosts are a wish: after ``spark.locality.wait`` (3 s) Spark runs a task elsewhere. If the places cannot be had, or not
+within a minute, the run goes on without them, and says so. Cost: a request to the name node a file, and some
+milliseconds.
 """
 
 from __future__ import annotations
 
 import json
 import pickle
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,13 +27,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.lateness.engines.shares import LogShare, Share, packed_rows
 from bench.lateness.logs.schemas import PACKED_SCHEMA
-from bench.lateness.logs.storage import file_system
+from bench.lateness.logs.storage import error_line, file_system
 
 __all__ = ["Block", "hosts_of", "most_bytes", "rows_of"]
 
 _TELL = ("hdfs", "webhdfs")
 """Schemes whose storage knows the machine of a block. An object store has no such places."""
 _HOSTS_MAX = 3
+_ASKING_S_MAX = 60.0
+"""Seconds for all questions together: without the places a run is slower, but not by more than they may cost."""
 _COLUMN = '{"type":"struct","fields":[{"name":"share","type":"binary","nullable":false,"metadata":{}}]}'
 
 Block = tuple[int, int, tuple[str, ...]]
@@ -66,6 +70,7 @@ def hosts_of(spark: SparkSession, shares: Sequence[Share], say: Callable[[str], 
     asked = _Blocks(spark)
     blocks: dict[str, list[Block]] = {}
     found: list[tuple[str, ...]] = []
+    until = time.monotonic() + _ASKING_S_MAX
     for share in shares:
         split = share.task.split if isinstance(share, LogShare) else None
         if split is None or split.segment.path.partition("://")[0] not in _TELL:
@@ -74,6 +79,9 @@ def hosts_of(spark: SparkSession, shares: Sequence[Share], say: Callable[[str], 
         path = split.segment.path
         try:
             if path not in blocks:
+                if time.monotonic() > until:
+                    say(f"the places of {len(blocks)} files took {_ASKING_S_MAX:.0f} s; tasks of others run anywhere")
+                    return [*found, *((),) * (len(shares) - len(found))]
                 assert isinstance(share, LogShare)
                 blocks[path] = asked.of(path, split.segment.size, share.settings.storage)
         except Exception as error:  # Py4J's, of whatever Hadoop raises, or fsspec's
@@ -86,7 +94,8 @@ def hosts_of(spark: SparkSession, shares: Sequence[Share], say: Callable[[str], 
 def _reason(error: Exception) -> str:
     """What Java says, in a line: Py4J has it behind a line of its own, with a colon before it."""
     lines = str(error).splitlines() or [type(error).__name__]
-    return next((line for line in lines if line.startswith(": ")), lines[0]).removeprefix(": ")
+    line = next((line for line in lines if line.startswith(": ")), lines[0]).removeprefix(": ")
+    return error_line(Exception(line))
 
 
 def most_bytes(blocks: Iterable[Block], begin: int, stop: int) -> tuple[str, ...]:

@@ -8,17 +8,35 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["LogMovedError", "Storage", "StorageError", "StoredFile", "file_system", "storage_for"]
+__all__ = [
+    "HIDDEN",
+    "LogMovedError",
+    "Storage",
+    "StorageError",
+    "StoredFile",
+    "error_line",
+    "file_system",
+    "storage_for",
+    "without_login",
+]
 
 AHEAD_BYTES = 8 << 20
 _LEAST_BYTES = 64 << 10
 """The least bytes of a request, because a record is read in small pieces."""
 _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs"}
 """The library that fsspec needs for a scheme. Our error names it; fsspec's own text is long."""
+_SILENT_S_MAX = 60.0
+"""Seconds that a name node or data node may take to connect, and to send the next bytes."""
+HIDDEN = "…"
+"""Stands where a secret was."""
+_TOKEN = re.compile(r"(delegation=)[^&\s]+")
+_LOGIN = re.compile(r"(\w+://)[^/\s]*@")
 
 
 class StorageError(Exception):
@@ -103,16 +121,44 @@ def file_system(uri: str, options: Mapping[str, Any] | str = "") -> Any:
     except ImportError as error:
         hint = _LIBRARIES.get(uri.partition("://")[0])
         raise StorageError(f"{uri}: {f'it needs a library: pip install {hint}' if hint else error}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:  # TypeError: an argument is missing, as the host of webhdfs:///a
         native = "; without Hadoop's native library give webhdfs://HOST:PORT/… of the name node's HTTP port"
         text = str(error).partition("\n")[0]
         raise StorageError(f"{uri}: {text}{native if uri.startswith('hdfs://') else ''}") from error
+    if uri.startswith("webhdfs://"):
+        _checked(system)
     return system
 
 
-def _line(error: Exception) -> str:
-    """The text of a library's error, in one line."""
-    return " ".join(str(error).split())
+def _checked(system: Any) -> None:
+    """Let WebHDFS's requests end, and let a data node's refusal be an error.
+
+    fsspec waits for ever, and takes the text of the refusal for the bytes of the file.
+    """
+    session = system.session
+    if not isinstance(session.request, partial):  # fsspec gives the same object again
+        session.request = partial(session.request, timeout=_SILENT_S_MAX)
+        session.get = partial(_got, session.get)
+
+
+def _got(get: Any, *words: Any, **more: Any) -> Any:
+    answer = get(*words, **more)
+    answer.raise_for_status()
+    return answer
+
+
+def error_line(error: Exception) -> str:
+    """The text of a library's error, in one line, without the token that WebHDFS has in its addresses."""
+    return without_login(_TOKEN.sub(rf"\1{HIDDEN}", " ".join(str(error).split())))
+
+
+def without_login(text: str) -> str:
+    """A text without the user and password of URIs in it.
+
+    >>> without_login("webhdfs://me:p@ss@host:9870/a")
+    'webhdfs://…@host:9870/a'
+    """
+    return _LOGIN.sub(rf"\1{HIDDEN}@", text)
 
 
 class _LocalFile:
@@ -223,7 +269,7 @@ class _RemoteFile:
         try:
             data: bytes = self._system.cat_file(self._path, start=begin, end=end)
         except Exception as error:
-            raise StorageError(f"{self._path}: {error}") from error
+            raise StorageError(f"{self._path}: {error_line(error)}") from error
         return data
 
     def data_end(self, size: int) -> int:
@@ -237,7 +283,11 @@ class _RemoteFile:
 
 class _Remote:
     def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
+        from fsspec import AbstractFileSystem
+
         self._system = file_system(uri, options)
+        # Its `isdir` says no, too, if the server does not answer: then a store would lack its delay store.
+        self._errs = type(self._system).isdir is AbstractFileSystem.isdir
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Sizes in bytes by file name; empty if there is no such folder. Raises StorageError."""
@@ -247,7 +297,7 @@ class _Remote:
         except FileNotFoundError:
             return {}
         except Exception as error:
-            raise StorageError(f"{folder}: {_line(error)}") from error
+            raise StorageError(f"{folder}: {error_line(error)}") from error
         return {
             item["name"].rstrip("/").rpartition("/")[2]: int(item["size"]) for item in found if item["type"] == "file"
         }
@@ -255,9 +305,13 @@ class _Remote:
     def is_folder(self, path: str) -> bool:
         """Whether the path is a folder. Raises StorageError."""
         try:
+            if self._errs:
+                return bool(self._system.info(path)["type"] == "directory")
             return bool(self._system.isdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
         except Exception as error:
-            raise StorageError(f"{path}: {_line(error)}") from error
+            raise StorageError(f"{path}: {error_line(error)}") from error
 
     def open(self, path: str, until: int | None = None) -> StoredFile:
         """Return a reader of a file; nothing is read yet."""
@@ -270,5 +324,5 @@ class _Remote:
         try:
             data: bytes = self._system.cat_file(path, start=position, end=position + count)
         except Exception as error:
-            raise StorageError(f"{path}: {error}") from error
+            raise StorageError(f"{path}: {error_line(error)}") from error
         return data
