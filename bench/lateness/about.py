@@ -13,11 +13,11 @@ from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from bench.lateness.logs.storage import HIDDEN, without_login
+
 __all__ = ["about_run", "command_line"]
 
-_HIDDEN = "…"
 _SECRET = re.compile(r"secret|passw|token|credential|key", re.IGNORECASE)
-_IN_URI = re.compile(r"(\w+://)[^/@\s]*@")
 _PACKAGES = {"timewheel": "rocketmq-timewheel", "numpy": "numpy", "pyarrow": "pyarrow", "pyspark": "pyspark"}
 
 
@@ -30,22 +30,22 @@ def command_line(arguments: Sequence[str]) -> str:
     words: list[str] = []
     hides = ""
     for argument in arguments:
-        word = _IN_URI.sub(rf"\1{_HIDDEN}@", argument)
+        word = without_login(argument)
         name, equals, value = word.partition("=")
         if hides:
             word = _without(hides, word)
         elif equals and name in ("--storage", "--spark"):
             word = f"{name}={_without(name, value)}"
         hides = argument if not hides and argument in ("--storage", "--spark") else ""
-        words.append(word if _HIDDEN in word and " " not in word else shlex.quote(word))
+        words.append(word if HIDDEN in word and " " not in word else shlex.quote(word))
     return " ".join(["timewheel", "lateness", *words])
 
 
 def _without(option: str, value: str) -> str:
     if option == "--storage":
-        return _HIDDEN
+        return HIDDEN
     key, equals, _ = value.partition("=")
-    return f"{key}{equals}{_HIDDEN}" if _SECRET.search(key) or not equals else value
+    return f"{key}{equals}{HIDDEN}" if _SECRET.search(key) or not equals else value
 
 
 def about_run(arguments: Sequence[str], engine: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from bench.figures.text import lateness_text
 from bench.lateness.counting.cells import MINUTE_S
 from bench.lateness.logs.schemas import GAP, STATISTICS
 from bench.lateness.logs.sources import NO_LEVELS
+from bench.lateness.logs.storage import without_login
 from bench.lateness.results.result import (
     COUNTS,
     DEFINITIONS,
@@ -82,7 +83,7 @@ def _source(
     job: Job, number: int, seen: Seen, tables: dict[str, pa.Table], received: Receipts | None
 ) -> dict[str, Any]:
     source = job.sources[number]
-    value: dict[str, Any] = {"name": source.name, "paths": [source.path], "kind": source.kind}
+    value: dict[str, Any] = {"name": source.name, "paths": [without_login(source.path)], "kind": source.kind}
     notes = [json.loads(row["text"]) | {"stage": row["stage"]} for row in seen.notes if row["source"] == number]
     value |= _of_log(_only(notes, STATISTICS))
     value |= _of_gaps(_only(notes, GAP))
@@ -117,6 +118,7 @@ def _of_log(statistics: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _of_gaps(gaps: list[dict[str, Any]]) -> dict[str, Any]:
+    gaps = [gap | {"file": without_login(gap["file"])} for gap in gaps]
     torn = [gap for gap in gaps if gap["torn"]]
     damaged = sorted((gap for gap in gaps if not gap["torn"]), key=lambda gap: (gap["file"], gap["offset"]))
     plain = [{key: gap[key] for key in ("file", "offset", "bytes", "why")} for gap in damaged[:DAMAGED_LISTED_MAX]]

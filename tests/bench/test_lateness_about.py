@@ -23,6 +23,7 @@ from bench.lateness.about import about_run, command_line
         (["--spark=spark.hadoop.fs.s3a.access.key=S"], "timewheel lateness --spark=spark.hadoop.fs.s3a.access.key=…"),
         (["--spark", "spark.executor.cores=2"], "timewheel lateness --spark spark.executor.cores=2"),
         (["s3://user:S@host/a"], "timewheel lateness s3://…@host/a"),
+        (["webhdfs://user:S@S@host:1/a@b"], "timewheel lateness webhdfs://…@host:1/a@b"),
         (["--storage"], "timewheel lateness --storage"),
         (["--storage", "--spark", "S"], "timewheel lateness --storage … S"),
     ],

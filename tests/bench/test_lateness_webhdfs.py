@@ -99,6 +99,13 @@ def test_an_address_without_host_or_port_is_one_line(tmp_path: Path, path: str) 
     assert "\n" not in str(found.value)
 
 
+def test_a_password_is_not_written(server: WebHdfs, tmp_path: Path) -> None:
+    run(server.uri(PLACE, "me:Zq7@xW9@"), tmp_path / "out", None, as_of_ms=AS_OF_MS)
+    text = (tmp_path / "out" / "summary.json").read_text()
+    assert "Zq7" not in text
+    assert "xW9" not in text
+
+
 def test_places_are_asked_for_a_bounded_time_only(
     server: WebHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ from bench.lateness.logs.planning import LogPlan
 from bench.lateness.logs.progress import queue_progress
 from bench.lateness.logs.schemas import DELAY_SCHEMA, FINE_SCHEMA, STATISTICS, arrow_schema, make_batch
 from bench.lateness.logs.sources import LogSource
-from bench.lateness.logs.storage import storage_for
+from bench.lateness.logs.storage import storage_for, without_login
 from bench.lateness.state.days import DAY_S, Added, Place, Settled, add_up_days, settled_from, settled_table
 from bench.lateness.state.folder import ChangedError, Folder, StateError, checksum, folder_for
 from bench.lateness.state.identity import changed, identity_of
@@ -172,7 +172,7 @@ class StateFolder:
     def _tell(self, job: Job, records: int) -> None:
         record = self._record
         job.about = {**job.about, "state": {
-            "folder": self._path,
+            "folder": without_login(self._path),
             "generation": record.generation,
             "records_read": records,
             "records_counted": record.records,
