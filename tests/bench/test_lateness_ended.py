@@ -20,7 +20,9 @@ from bench.lateness.counting.counted import Counted, FinishedIds, in_hash_order
 from bench.lateness.engines import local_engine
 from bench.lateness.engines.local_engine import LocalEngine
 from bench.lateness.logs.packing import COLUMNS, _part_of, first_hash
+from bench.lateness.logs.storage import StorageError
 from bench.lateness.state import ids
+from bench.lateness.state.folder import folder_for
 from bench.lateness.state.state import StateFolder
 from remoting.messages.message import Message
 from tests.bench.test_lateness_state import AS_OF_MS, SEGMENT, apaches, assert_same, prefix, run
@@ -90,6 +92,72 @@ def test_of_a_file_only_the_groups_that_are_needed_are_read(
             assert (some[0].tolist(), some[1].tolist()) == (highs[mine].tolist(), lows[mine].tolist())
             assert len(read) <= mine.sum() // 50 + 2
             assert finished.holds(highs, lows).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_shares_read_each_group_of_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Two sources in nine files, one of which has hashes of the second alone; shares smaller than a group."""
+    monkeypatch.setattr(ids, "_GROUP_ROWS", 50)
+    monkeypatch.setattr(counted, "_SHARE_BYTES", 16 * 20)
+    read: list[int] = []
+    real = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda file, n: read.append(n) or real(file, n))
+    paths, groups = [], 0
+    for number in range(9):
+        mine = {source: hashes(300 + 270 * number, 100 * seed + number + 50 * source).hashed[0] for source in (0, 1)}
+        if not number:
+            del mine[0]
+        path = tmp_path / f"{number}.parquet"
+        path.write_bytes(ids.hashes_bytes(mine))
+        paths.append(str(path))
+        groups += pq.read_metadata(path).num_row_groups
+    known = Counted([0, 0], ids.finished_from(None, paths, 2))
+    shares = list(known.shares(1_000))
+    assert len(shares) > 400
+    assert len(read) <= groups + 9, "a group with both sources is read for each"
+    for number, share in enumerate(shares):
+        first, end = (-(-n * 1_000 // len(shares)) for n in (number, number + 1))
+        for found, expected in zip(share.finished, known.of_parts(first, end, 1_000).loaded().finished, strict=True):
+            own = [(high.tolist(), low.tolist()) for high, low in expected.hashed if len(high)]
+            assert [(high.tolist(), low.tolist()) for high, low in found.hashed] == own
+
+
+@pytest.mark.parametrize("way", ["gone", "cut", "not Parquet"])
+def test_a_file_of_hashes_that_fails_is_one_line(tmp_path: Path, way: str) -> None:
+    """It was whole when the run began. Neither the result folder nor the options are to blame."""
+    path = tmp_path / "hashes.parquet"
+    data = ids.hashes_bytes({0: hashes(900).hashed[0]})
+    path.write_bytes(data)
+    known = Counted([0], ids.finished_from(None, [str(path)], 1))
+    if way == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data[: len(data) // 2] if way == "cut" else b"x" * len(data))
+    for use in (known.loaded, lambda: list(known.shares(5))):
+        with pytest.raises(StorageError, match="of the state cannot be read") as found:
+            use()
+        assert str(found.value).startswith(str(path))
+        assert "\n" not in str(found.value)
+
+
+def test_a_file_in_a_store_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run with --follow uses it again and again."""
+    memory = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
+    asked: list[str] = []
+    real = memory.get_file
+    monkeypatch.setattr(memory, "get_file", lambda system, path, *more: asked.append(path) or real(system, path, *more))
+    folder = folder_for("memory://state")
+    for name in ("a", "b"):
+        folder.write(name, name.encode())
+    places = [Path(folder.here(name)) for name in ("a", "b", "a", "a")]
+    assert [place.read_bytes() for place in places] == [b"a", b"b", b"a", b"a"]
+    assert len(asked) == 2
+    folder.remove("a")
+    assert not places[0].exists()
+    with pytest.raises(FileNotFoundError):
+        folder.here("a")
+    folder.close()
+    assert not places[1].parent.exists()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bench.lateness.counting.grouping import Longs
-from bench.lateness.counting.stored import BY_HASH, Hashes, StoredHashes, loaded
+from bench.lateness.counting.stored import BY_HASH, Hashes, HashesInOrder, StoredHashes, loaded
 from bench.lateness.logs.packing import first_hash
 
 __all__ = [
@@ -44,10 +44,6 @@ _SHARE_BYTES = 32 << 20
 """The size of a share in bytes of hashes (`Counted.shares`)."""
 
 
-def _count(portion: Hashes | StoredHashes) -> int:
-    return portion.rows if isinstance(portion, StoredHashes) else len(portion[0])
-
-
 def in_hash_order(high: Longs, low: Longs) -> Hashes:
     """`Hashes` from ids in any order."""
     order = np.lexsort([low, high])
@@ -60,6 +56,11 @@ def in_hash_order(high: Longs, low: Longs) -> Hashes:
 def _cut(known: Hashes, low: int, high: int) -> Hashes:
     begin, end = np.searchsorted(known[0], [low, high]).tolist()
     return known[0][begin:end], known[1][begin:end]
+
+
+def _share(left: Iterable[Hashes | HashesInOrder], low: int, high: int) -> tuple[Hashes, ...]:
+    some = (one.below(high) if isinstance(one, HashesInOrder) else _cut(one, low, high) for one in left)
+    return tuple(one for one in some if len(one[0]))
 
 
 def _among(high: Longs, low: Longs, known: Hashes) -> NDArray[np.bool_]:
@@ -98,7 +99,7 @@ class FinishedIds:
         return found
 
     def loaded(self) -> FinishedIds:
-        """The same, all of it in memory. Raises OSError if a file cannot be read."""
+        """The same, all of it in memory. Raises StorageError if a file cannot be read."""
         return FinishedIds(self.ranges, tuple(loaded(portion) for portion in self.hashed))
 
     def plus(self, high: Longs, low: Longs) -> FinishedIds:
@@ -183,19 +184,31 @@ class Counted:
         return Counted(self.ends, [ids.between(low, high) for ids in self.finished])
 
     def loaded(self) -> Counted:
-        """The same, all hashes in memory. Raises OSError if a file cannot be read."""
+        """The same, all hashes in memory. Raises StorageError if a file cannot be read."""
         return Counted(self.ends, [ids.loaded() for ids in self.finished])
 
     def shares(self, parts: int) -> Iterator[Counted]:
         """Yield `of_parts` for all parts, some at once, in memory: part ``n`` is in share ``n * shares // parts``.
 
-        Raises OSError if a file cannot be read.
+        Raises StorageError if a file cannot be read.
         """
-        size = sum(_HASH_BYTES * _count(portion) for ids in self.finished for portion in ids.hashed)
-        count = min(parts, 1 + size // _SHARE_BYTES)
-        bounds = [-(-number * parts // count) for number in range(count + 1)]
-        for first, end in pairwise(bounds):
-            yield self.of_parts(first, end, parts).loaded()
+        portions = [portion for ids in self.finished for portion in ids.hashed]
+        files = {one.path: one.rows for one in portions if isinstance(one, StoredHashes)}
+        here = sum(len(one[0]) for one in portions if not isinstance(one, StoredHashes))
+        count = min(parts, 1 + _HASH_BYTES * (here + sum(files.values())) // _SHARE_BYTES)
+        bounds = [first_hash(-(-number * parts // count), parts) for number in range(count + 1)]
+        left = [
+            [HashesInOrder(one) if isinstance(one, StoredHashes) else one for one in ids.hashed]
+            for ids in self.finished
+        ]
+        for low, high in pairwise(bounds):
+            yield Counted(
+                self.ends,
+                [
+                    FinishedIds(ids.ranges, _share(some, low, high))
+                    for ids, some in zip(self.finished, left, strict=True)
+                ],
+            )
 
     def known(self, rows: Mapping[str, Any]) -> NDArray[np.bool_]:
         """Which rows are about messages that were finished before."""

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 from zlib import crc32
 
-from bench.lateness.logs.storage import StorageError, file_system, local_path
+from bench.lateness.logs.storage import StorageError, error_line, file_system, local_path
 
 __all__ = ["ChangedError", "Folder", "StateError", "checksum", "folder_for"]
 
@@ -187,7 +187,7 @@ class _Remote:
         except FileNotFoundError:
             return []
         except Exception as error:
-            raise StateError(f"--state {self._uri}: {error}") from error
+            raise StateError(f"--state {self._uri}: {error_line(error)}") from error
         return sorted(item["name"].rstrip("/").rpartition("/")[2] for item in found if item["type"] == "file")
 
     def read(self, name: str) -> bytes:
@@ -196,16 +196,23 @@ class _Remote:
         return data
 
     def here(self, name: str) -> str:
-        """Copy a file into a temporary folder, which `close` removes. Raises FileNotFoundError, StateError."""
+        """Copy a file into a temporary folder, which `close` removes. Raises FileNotFoundError, StateError.
+
+        A file is copied once, because files under one name never change.
+        """
         self._copies = self._copies or TemporaryDirectory(prefix="timewheel-state-")
-        path = str(Path(self._copies.name) / name)
+        path = Path(self._copies.name) / name
+        if path.exists():
+            return str(path)
+        fresh = path.with_name(name + _NEW)
         try:
-            self._system.get_file(self._place(name), path)
+            self._system.get_file(self._place(name), str(fresh))
+            fresh.replace(path)
         except FileNotFoundError:
             raise
         except Exception as error:
-            raise StateError(f"--state {self._place(name)}: {error}") from error
-        return path
+            raise StateError(f"--state {self._place(name)}: {error_line(error)}") from error
+        return str(path)
 
     def write(self, name: str, data: bytes) -> None:
         """Put a file by one request. Raises StateError."""
@@ -221,7 +228,7 @@ class _Remote:
         except FileNotFoundError:
             return ""
         except Exception as error:
-            raise StateError(f"--state {self._place(name)}: {error}") from error
+            raise StateError(f"--state {self._place(name)}: {error_line(error)}") from error
 
     def replace(self, name: str, data: bytes, version: str) -> None:
         """Put a file by one request, on the condition that it has this ETag. Raises ChangedError, StateError."""
@@ -240,10 +247,12 @@ class _Remote:
         try:
             self._system.pipe_file(self._place(name), data, **condition)
         except Exception as error:
-            raise StateError(f"--state {self._place(name)}: {error}") from error
+            raise StateError(f"--state {self._place(name)}: {error_line(error)}") from error
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it is there, and its copy."""
+        if self._copies is not None:
+            (Path(self._copies.name) / name).unlink(missing_ok=True)
         try:
             self._system.rm_file(self._place(name))
         except FileNotFoundError:

@@ -29,8 +29,8 @@ from bench.lateness.counting.stored import BY_HASH, Hashes, StoredHashes, loaded
 __all__ = ["IDS", "finished_from", "fresh_hashes", "hashes_bytes", "hashes_of", "ranges_table"]
 
 IDS = pa.schema([("source", pa.int32()), ("id_hi", pa.int64()), ("begin", pa.int64()), ("end", pa.int64())])
-_GROUP_ROWS = 1 << 18
-"""A task reads whole groups of rows, of 4 MB."""
+_GROUP_ROWS = 1 << 16
+"""A task reads whole groups of rows, of 1 MB."""
 _Row = tuple[int, int, Longs, Longs]
 """Source, first number, and two columns."""
 
