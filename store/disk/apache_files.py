@@ -96,13 +96,7 @@ def check_layout(files: Files, root: Path) -> None:
         )
 
 
-def read_timer_check(files: Files, root: Path) -> tuple[int, int] | None:
-    """(time up to which Apache's timer has delivered, number up to which it has taken in its topic), if it ever ran."""
-    known = _read_timer_check(files, root)
-    return None if known is None else (known[0], known[2])
-
-
-def _read_timer_check(files: Files, root: Path) -> tuple[int, int, int] | None:
+def read_timer_check(files: Files, root: Path) -> tuple[int, int, int] | None:
     """(time delivered up to, position up to which the timer's log was flushed, number taken in), if it ever ran."""
     path = root / "config" / "timercheck"
     if not files.exists(path):
@@ -123,7 +117,7 @@ def check_timer(files: Files, root: Path, precision_ms: int, timer_queue_count: 
     """
     if timer_queue_count == 0:
         return
-    known = _read_timer_check(files, root)
+    known = read_timer_check(files, root)
     pending = timer_queue_count
     if known is not None:
         last_read_ms, log_flushed, taken = known
