@@ -1,12 +1,15 @@
 """A real cluster with instances of the delay service, under a steady load and every fault; and the ledger of it.
 
 Apache's name server and two brokers, three instances. Stopped, killed and restarted at random: instances, brokers, the
-name server; with ``--cuts`` the connections to the brokers are cut, too. Some messages are cancelled, shortly before
+name server; with ``--cuts`` the connections to the brokers are cut, too: half of the faults, or the share that is
+given. Some messages are cancelled, shortly before
 they are due. At the end all acknowledged messages must stand in the target topic once, cancelled ones never, none
 early. With ``--stock``, stock clients send and read, too, and a consumer must have been given all that is in the topic
 (`storm_stock`, `storm_ledger`). As a program, for as long as one likes::
 
-    python -m tests.service.process_storm FOLDER --minutes 10 --rate 2000 --seed 5 --stock 75
+    python -m tests.service.process_storm FOLDER --minutes 10 --rate 2000 --seed 5 --stock 75 --cuts 0.25
+
+Each fault is said with the count of all so far: a run that is cut short still has its figures.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ TARGET = "orders"
 DELAY_MS = (500, 15_000)
 CALM_S = 600
 INSTANCES = 3
+CUTS = 0.5
 
 
 class Storm:
@@ -48,6 +52,7 @@ class Storm:
         stock: Messages a second of each stock client; 0 for none.
         command_s: Of the stock clients: `Stock`.
         longest_ms: The longest delay.
+        cuts: Share of the faults that are cuts, 0 to 1, of a cluster with wires.
     """
 
     def __init__(
@@ -58,8 +63,10 @@ class Storm:
         stock: int = 0,
         command_s: int = 20,
         longest_ms: int = DELAY_MS[1],
+        cuts: float = CUTS,
     ) -> None:
         self.cluster = cluster
+        self.cuts = cuts
         self.longest_ms = longest_ms
         self.random = random.Random(seed)
         self.rate = rate
@@ -122,16 +129,18 @@ class Storm:
     # ------------------------------------------------------------------------------------------------ faults
 
     def _fault(self) -> None:
-        """One fault, said with its time (UTC, as the instances' logs have it) and how long it took."""
+        """One fault, said with its time (UTC, as the instances' logs have it), how long it took, and all so far."""
         before, begin = Counter(self.faults), time.monotonic()
         at = time.strftime("%H:%M:%S", time.gmtime())
         self._one_fault()
         what = ", ".join(self.faults - before)
-        print(f"{at} {what}, {time.monotonic() - begin:.1f} s", flush=True)
+        so_far = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
+        sends = f"{len(self.ledger.sent)} acknowledged, {self.failed_sends} not"
+        print(f"{at} {what}, {time.monotonic() - begin:.1f} s; so far {so_far}; {sends}", flush=True)
 
     def _one_fault(self) -> None:
         draw, cluster = self.random, self.cluster
-        if cluster.wires and draw.random() < 0.5:
+        if cluster.wires and draw.random() < self.cuts:
             self._cut()
             return
         alive = [child for child in cluster.services if child.running()]
@@ -270,6 +279,14 @@ class Storm:
             self.stock.close()
 
 
+def share(text: str) -> float:
+    """A share of a whole, 0 to 1; ValueError for another number."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError(text)
+    return value
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run it; 1 if the ledger does not agree."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -279,14 +296,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--brokers", type=int, default=2)
     parser.add_argument("--ours", action="store_true", help="beside a broker of ours, which is not killed")
-    parser.add_argument("--cuts", action="store_true", help="half of the faults: connections to brokers are cut")
+    parser.add_argument(
+        "--cuts",
+        type=share,
+        nargs="?",
+        const=CUTS,
+        default=0,
+        help=f"cut connections to brokers, too: the share of the faults, {CUTS} if none is given",
+    )
     parser.add_argument("--stock", type=int, default=0, help="messages a second of each stock client (Java, Go)")
     options = parser.parse_args(arguments)
-    cluster = RealCluster(options.folder, brokers=options.brokers, ours=options.ours, wires=options.cuts)
+    cluster = RealCluster(options.folder, brokers=options.brokers, ours=options.ours, wires=options.cuts > 0)
     storm = None
     try:
         cluster.topics(4, TARGET)
-        storm = Storm(cluster, options.seed, options.rate, options.stock)
+        storm = Storm(cluster, options.seed, options.rate, options.stock, cuts=options.cuts)
         verdict = storm.run(options.minutes * 60)
         print(storm.told())
         return 1 if any(verdict.values()) else 0
