@@ -1,8 +1,9 @@
 """The measuring consumer as a process: ``python -m bench.generator.receiver``.
 
 Reads a `Reception` as one line of JSON, says ``ready`` when it is connected (or, with ``reconnect``, when it tries),
-and receives. Any later line ``{"expect": n, "until_ms": t}`` says how many messages there are and how long to wait for
-them; a little after the last one, so that repeats are seen, it writes its rows to the file and says how many there are.
+and receives. Any later line ``{"expect": n, "until_ms": t, "quiet_ms": q}`` says how many messages there are, and when
+to give up: at ``t``, but not before nothing has come for ``q``. A little after the last one, so that repeats are seen,
+it writes its rows to the file and says how many there are.
 """
 
 from __future__ import annotations
@@ -22,18 +23,28 @@ from bench.generator.intake import Intake, Reception
 from bench.generator.load import PORTS_APART
 from bench.generator.protocols import INTAKES
 
-__all__ = ["GRACE_SECONDS", "Receiver", "first_line", "main"]
+__all__ = ["GRACE_SECONDS", "Receiver", "ReceptionEnd", "first_line", "main"]
 
 GRACE_SECONDS = 0.3
 _RETRY_SECONDS = 0.002
 
 
 @dataclasses.dataclass(slots=True)
-class _Orders:
-    """What the parent said last."""
+class ReceptionEnd:
+    """What the parent said last: how many messages there are, and when to give up."""
 
     expect: int = 1 << 62
     until_ms: float = float("inf")
+    quiet_ms: float = 0.0
+
+    def gives_up(self, now_s: float, came_s: float) -> bool:
+        """Whether to end the reception now, if the last message came at ``came_s`` (epoch seconds).
+
+        >>> end = ReceptionEnd(9, until_ms=5_000, quiet_ms=2_000)
+        >>> end.gives_up(5, 0), end.gives_up(6, 0), end.gives_up(6, 5), end.gives_up(8, 5)
+        (False, True, False, True)
+        """
+        return now_s * 1000 > max(self.until_ms, came_s * 1000 + self.quiet_ms)
 
 
 class _Line:
@@ -56,7 +67,8 @@ class Receiver:
         self._lines = [_Line(reception, port) for port in ports]
         self._parts: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = []
         self._received = 0
-        self._orders = _Orders()
+        self._orders = ReceptionEnd()
+        self._came_at = 0.0
         self._done_at = float("inf")
         self._poll = select.poll()
         self._poll.register(0, select.POLLIN)
@@ -94,7 +106,7 @@ class Receiver:
         if 0 in came:
             text = os.read(0, 4096)
             if text:
-                self._orders = _Orders(**json.loads(text.splitlines()[-1]))
+                self._orders = ReceptionEnd(**json.loads(text.splitlines()[-1]))
             elif self._orders.until_ms == float("inf"):
                 raise EOFError("the parent is gone")
             else:
@@ -114,6 +126,7 @@ class Receiver:
                 for part in rows:
                     self._parts.append(part)
                     self._received += len(part)
+                    self._came_at = received_us / 1_000_000
             else:
                 answer = line.intake.tick()
             if answer:
@@ -127,7 +140,7 @@ class Receiver:
 
     def _finished(self) -> bool:
         now = time.time()
-        if now * 1000 > self._orders.until_ms:
+        if self._orders.gives_up(now, self._came_at):
             return True
         if self._received >= self._orders.expect:
             self._done_at = min(self._done_at, now + GRACE_SECONDS)

@@ -198,10 +198,13 @@ class Catch:
     child: subprocess.Popen[str]
     path: Path
 
-    def wait(self, expect: int, until_ms: float) -> Arrivals:
-        """Wait for this number of messages, or until this epoch millisecond; return all deliveries."""
+    def wait(self, expect: int, until_ms: float, quiet_ms: float = 0.0) -> Arrivals:
+        """Wait for this number of messages, or until this epoch millisecond; return all deliveries.
+
+        The wait goes on beyond it until nothing has come for ``quiet_ms``: what comes late is late, not lost.
+        """
         assert self.child.stdin is not None
-        self.child.stdin.write(json.dumps({"expect": expect, "until_ms": until_ms}) + "\n")
+        self.child.stdin.write(json.dumps({"expect": expect, "until_ms": until_ms, "quiet_ms": quiet_ms}) + "\n")
         self.child.stdin.flush()
         answer(self.child)
         return Arrivals(np.load(self.path))

@@ -82,7 +82,7 @@ def _measure(session: Session, section: Section, system: System, running: Runnin
         to_ms = time.time() * 1000
         share = meter.share()
         sent = others()
-        came = catch.wait(sent.accepted, time.time() * 1000 + WAIT_MS)
+        came = catch.wait(sent.accepted, time.time() * 1000 + WAIT_MS, quiet_ms=WAIT_MS)
     seconds = (to_ms - from_ms) / 1000
     if cancelled != count:
         section.failures.append(f"{cancelled:,} of {count:,} messages were cancelled")

@@ -94,7 +94,7 @@ def measure_on(
         probed = session.generate(probes)
         until_ms = time.time() * 1000 + (60_000 if session.quick else 240_000)
         came = hot_catch.wait(sent.accepted, until_ms)
-        probes_came = probe_catch.wait(probed.accepted, time.time() * 1000 + 30_000)
+        probes_came = probe_catch.wait(probed.accepted, time.time() * 1000 + 30_000, quiet_ms=30_000)
     _add(section, system, case, hot_ms, came, probes_came)
     count_losses(section, system, case, came.judge(), sent.accepted)
     count_losses(section, system, {**case, "of": "probes"}, probes_came.judge(), probed.accepted)

@@ -116,7 +116,7 @@ def _hold(
         else:
             result = session.generate(load)
         until_ms = time.time() * 1000 + one.due_to_ms + WAIT_MS
-        arrivals = catch.wait(result.accepted, until_ms)
+        arrivals = catch.wait(result.accepted, until_ms, quiet_ms=WAIT_MS)
     verdict = arrivals.judge()
     case = one.case()
     add_lateness(section, system, case, verdict)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bench.generator.arrivals import NO_STAMP, Arrivals, join
 from bench.generator.intake import Reception, RocketmqIntake
+from bench.generator.receiver import ReceptionEnd
 
 
 def record(number: int, due_us: int, stored_ms: int, extra: int) -> bytes:
@@ -75,3 +76,13 @@ def test_nothing_received_is_nothing_measured() -> None:
 def test_only_what_is_due_in_a_span() -> None:
     chosen = arrivals((1, 999_999, 0, 0), (2, 1_000_000, 0, 0), (3, 2_000_000, 0, 0)).due_between(1_000, 2_000)
     assert chosen.numbers.tolist() == [2]
+
+
+def test_what_comes_late_is_waited_for_and_what_never_comes_is_not() -> None:
+    """A broker that was minutes behind was told to have lost what was still to come."""
+    end = ReceptionEnd(9, until_ms=5_000, quiet_ms=2_000)
+    assert not end.gives_up(5.0, came_s=1.0)
+    assert end.gives_up(5.1, came_s=1.0), "nothing has come for long"
+    assert not end.gives_up(500.0, came_s=498.5), "messages still come"
+    assert end.gives_up(500.0, came_s=497.9)
+    assert ReceptionEnd(9, until_ms=5_000).gives_up(5.1, came_s=5.0), "where late is too late"
