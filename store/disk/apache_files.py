@@ -114,6 +114,9 @@ def check_timer(files: Files, root: Path, precision_ms: int, timer_queue_count: 
     ``timer_queue_count`` is the number of messages that `TIMER_TOPIC` has ever had. Pending messages are those that the
     timer has not read yet; those in slots of its wheel behind the time that it had reached; and those that are only in
     its log, because the wheel is written every ``timerFlushIntervalMs`` (1 s) and not at the end of the broker.
+
+    A slot's own number says little: a recovery of Apache's points slots at messages without counting them, and a recall
+    counts one down wherever its message is. So a slot that points at anything holds one message at least.
     """
     if timer_queue_count == 0:
         return
@@ -121,10 +124,10 @@ def check_timer(files: Files, root: Path, precision_ms: int, timer_queue_count: 
     pending = timer_queue_count
     if known is not None:
         last_read_ms, log_flushed, taken = known
-        slots = _wheel_slots(files, root)
+        slots, log_from = _wheel_slots(files, root, log_flushed)
         ahead = slots["time"] * precision_ms >= last_read_ms
-        pending = max(0, timer_queue_count - taken) + int(slots["num"][ahead].sum())
-        pending += _beyond_wheel(files, root, precision_ms, last_read_ms, log_flushed, slots)
+        pending = max(0, timer_queue_count - taken) + int(np.maximum(slots["num"][ahead], 1).sum())
+        pending += _beyond_wheel(files, root, precision_ms, last_read_ms, log_from, slots)
     if pending:
         raise StoreFormatError(
             f"{root}: up to {pending} messages are pending in Apache's own timer ({TIMER_TOPIC}); opened here they "
@@ -133,13 +136,29 @@ def check_timer(files: Files, root: Path, precision_ms: int, timer_queue_count: 
         )
 
 
-def _wheel_slots(files: Files, root: Path) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-    """The slots of the timer's wheel that hold messages, by time; none if there is no wheel."""
-    path = root / "timerwheel"
-    data = files.read_file(path) if files.exists(path) else b""
-    slots = np.frombuffer(data[: len(data) - len(data) % _SLOT.itemsize], _SLOT)
-    slots = slots[slots["num"] > 0]
-    return slots[np.argsort(slots["time"], kind="stable")]
+def _wheel_slots(files: Files, root: Path, log_flushed: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.void]], int]:
+    """The used slots of the timer's wheel, by time; and the position of the timer's log from which they lag behind it.
+
+    With ``timerWheelSnapshotFlush`` the file has the position up to which it is true as its extension. An older file
+    may lie beside the one that was written last: which one that is is not known, so the slots of both count.
+    """
+    prefix = "timerwheel."
+    positions = [
+        int(name.removeprefix(prefix))
+        for name in files.listdir(root)
+        if name.startswith(prefix) and name.removeprefix(prefix).isdecimal()
+    ]
+    newest = max(positions, default=None)
+    names = ["timerwheel"] + ([f"{prefix}{newest}"] if newest is not None else [])
+    parts = [files.read_file(root / name) for name in names if files.exists(root / name)]
+    slots = np.concatenate(
+        [np.frombuffer(part[: len(part) - len(part) % _SLOT.itemsize], _SLOT) for part in (b"", *parts)]
+    )
+    slots = slots[slots["time"] > 0]
+    slots = slots[np.lexsort((slots["last"], slots["time"]))]
+    is_last = np.append(slots["time"][1:] != slots["time"][:-1], np.ones(min(1, len(slots)), np.bool_))
+    begin = log_flushed if newest is None else min(log_flushed, newest)
+    return slots[is_last], begin if parts else 0
 
 
 def _beyond_wheel(
@@ -147,16 +166,16 @@ def _beyond_wheel(
     root: Path,
     precision_ms: int,
     last_read_ms: int,
-    log_flushed: int,
+    log_from: int,
     slots: np.ndarray[tuple[int], np.dtype[np.void]],
 ) -> int:
     """How many messages of the timer's log are due at ``last_read_ms`` or later and not in the wheel's file.
 
-    As Apache's recovery does (TimerMessageStore.recover), it reads from one file before the flushed position on.
+    As Apache's recovery does (TimerMessageStore.recover), it reads from one file before the position ``log_from`` on.
     """
     folder = root / "timerlog"
     bases = sorted(int(name) for name in files.listdir(folder) if name.isdigit() and len(name) == 20)
-    first = max(0, sum(base <= log_flushed for base in bases) - 2)
+    first = max(0, sum(base <= log_from for base in bases) - 2)
     times, newest = slots["time"].astype(np.int64), slots["last"].astype(np.int64)
     count = 0
     for base in bases[first:]:
