@@ -347,8 +347,9 @@ def _without_later(text: str, due_ms: int) -> str:
     >>> _without_later("__STARTDELIVERTIME\\x017\\x02", 7) != "", _without_later("__STARTDELIVERTIME\\x017\\x02", 6)
     (True, '')
     """
-    start = get_property(text, STARTDELIVERTIME)
-    return text if start is None or 0 <= _number(start) <= due_ms else remove_properties(text, (STARTDELIVERTIME,))
+    if STARTDELIVERTIME not in text or 0 <= _number(get_property(text, STARTDELIVERTIME)) <= due_ms:
+        return text
+    return remove_properties(text, (STARTDELIVERTIME,))  # an empty one, too: such a broker refuses it
 
 
 def rolled_of(delivery: StoredMessage, offset: int, generation: int, origin: int) -> str:
