@@ -14,11 +14,16 @@ from store.put.pending_cursor import cursor_text
 from store.put.pending_fields import number_of, query_of
 from store.put.pending_topics import TopicControl
 
-__all__ = ["answer_to"]
+__all__ = ["QUESTION_BYTES_MAX", "answer_to"]
+
+QUESTION_BYTES_MAX = 64 << 10
+"""Longest body of a query. Those that wait for their answer are kept in memory, by standbys, too."""
 
 
 def answer_to(body: bytes, control: TopicControl, shard: str, now_ms: int) -> dict[str, Any]:
     """The answer as a JSON document; it has ``error`` if the query is not possible. Raises for no query."""
+    if len(body) > QUESTION_BYTES_MAX:
+        return {"error": f"a question has at most {QUESTION_BYTES_MAX} bytes"}
     try:
         fields = {str(name): str(value) for name, value in json.loads(body).items()}
         work: dict[str, Callable[[], dict[str, Any]]] = {

@@ -24,7 +24,7 @@ from service.core.lines import Line, LineKind
 from service.core.states import OwnerState
 from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import Fate, fate_of
-from service.running.asking import answer_to
+from service.running.asking import QUESTION_BYTES_MAX, answer_to
 from service.running.cache import CachedEntry, LostEntries, ShardCache
 from service.running.entries import line_of, own_record
 from service.running.instance_counts import InstanceCounts
@@ -41,6 +41,8 @@ WRITES_MAX = 1024
 EVERY_MS = 200
 """How often commands that could not be decided are looked at again."""
 ANSWER_BYTES_MAX = 2 << 20
+UNPLACED_MAX = 3
+"""Commands in one step of which the broker does not tell the entry's place. With more it is away."""
 
 
 class Employer(WritingOwner, Protocol):
@@ -70,12 +72,14 @@ class Clerk:
         self._writes: set[asyncio.Task[None]] = set()
         self.unsure = Unsure(owner)
         self._lost = LostEntries()
-        self._trouble: StoreError | None = None  # the last error of the cache in this step
+        self._trouble: StoreError | ClientError | None = (
+            None  # the last error that stopped only some commands in this step
+        )
 
     def saw(self, message: StoredMessage, line: Line) -> None:
         """Note that a command, a verdict or a roll was read."""
         if line.kind is LineKind.ASK and line.offset in self._owner.shard.commands.asked:
-            self._bodies[line.offset] = message.body
+            self._bodies[line.offset] = message.body[: QUESTION_BYTES_MAX + 1]
         self._wake.set()
 
     def drop(self, entries: Sequence[int]) -> None:
@@ -173,10 +177,10 @@ class Clerk:
         if is_round:
             self._again_ms = max(self._again_ms, mono_ms() + 4 * (mono_ms() - begun_ms))
 
-    async def _decide_some(self, lines: Sequence[Line]) -> None:
+    async def _decide_some(self, asked: Sequence[Line]) -> None:
         cache, table = self._owner.cache, self._owner.shard.commands
         assert cache is not None
-        entries = [await self._place(line) for line in lines]
+        lines, entries = await self._places(asked)
         is_whole = self._owner.is_filled  # else the cache does not have all of them yet, and may once it has answered
         found = await self._look(cache, entries)
         for line, entry, look in zip(lines, entries, found, strict=True):
@@ -194,6 +198,22 @@ class Clerk:
                 self._stuck.add(line.offset)
                 self._blocked.add(origin)
 
+    async def _places(self, asked: Sequence[Line]) -> tuple[list[Line], list[int]]:
+        """The commands whose entry has a known place, and these places. Raises ClientError if the broker is away."""
+        lines, entries, failed = [], [], 0
+        for line in asked:
+            try:
+                entries.append(await self._place(line))
+                lines.append(line)
+            except ClientError as error:
+                failed += 1
+                if failed > UNPLACED_MAX:
+                    raise
+                self._trouble = error
+                self._stuck.add(line.offset)
+                self._blocked.add(self._owner.shard.commands.origin_of(line.about))
+        return lines, entries
+
     async def _look(self, cache: ShardCache, entries: Sequence[int]) -> list[CachedEntry | StoreError | None]:
         """Those of the entries that wait, one by one if the cache cannot find all of them."""
         found: list[CachedEntry | StoreError | None]
@@ -204,8 +224,9 @@ class Clerk:
                 self._failed_at(entries[0], error)
                 return [error]
             return [look for entry in entries for look in await self._look(cache, [entry])]
-        for entry in entries:
-            self._lost.was_read(entry)
+        for entry, look in zip(entries, found, strict=True):
+            if look is not None or entry in self._owner.shard.done:
+                self._lost.was_read(entry)
         return found
 
     async def _place(self, line: Line) -> int:
@@ -246,6 +267,10 @@ class Clerk:
         if decision.verdict is CommandVerdict.DONE:
             verdict, due_ms, detail = _outcome(line, due_ms, wall_ms())
             if look is None and line.kind is not LineKind.CANCEL:
+                if not shard.takeovers.was_unreadable(entry, entry + 1):
+                    shard.roll_failed(entry)
+                    self._failed_at(entry, StoreError(f"entry {entry} is not in the cache"))
+                    return False
                 verdict, detail = CommandVerdict.UNKNOWN, "the entry cannot be read"
             if verdict is not CommandVerdict.DONE:
                 shard.roll_failed(entry)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from broker.cli.pending_tables import topic_rows
+from remoting.messages.message import StoredMessage
 from service.core.commands import CommandVerdict
 from service.core.lines import Line, LineKind
-from service.running.asking import answer_to
-from service.running.obeying import _outcome
+from service.running.asking import QUESTION_BYTES_MAX, answer_to
+from service.running.obeying import Clerk, Employer, _outcome
 from store.put.pending_api import PendingCount, PendingQuery
 from store.put.pending_topics import TopicControl
 from tests.support.plain_pending import PlainPending, row
@@ -195,3 +197,16 @@ def test_an_interval_into_the_past_is_refused_by_the_owner() -> None:
     assert (verdict, due_ms) == (CommandVerdict.REFUSED, START_MS + 50_000)
     assert "the verb is now" in why
     assert _outcome(Line(9, LineKind.MOVE, by_ms=-50_500), START_MS + 50_000, START_MS)[1] == START_MS
+
+
+def test_a_question_is_short() -> None:
+    """Bodies of commands without a verdict are kept in memory, by each standby, too: a thousand of 4 MiB each."""
+    asked = _Asked()
+    longest = "x" * (QUESTION_BYTES_MAX - len(json.dumps({"what": "count", "tag": ""})))
+    assert _ask(asked, tag=longest)["count"] == 7
+    assert "at most 65536 bytes" in _ask(asked, tag=longest + "x")["error"]
+    shard = SimpleNamespace(commands=SimpleNamespace(asked={3: Line(3, LineKind.ASK)}))
+    clerk = Clerk(cast(Employer, SimpleNamespace(shard=shard)))
+    message = SimpleNamespace(body=bytes(4 << 20))
+    clerk.saw(cast(StoredMessage, message), Line(3, LineKind.ASK))
+    assert [len(body) for body in clerk._bodies.values()] == [QUESTION_BYTES_MAX + 1]

@@ -29,6 +29,7 @@ from service.running.instance_counts import InstanceCounts
 from service.running.obeying import AT_ONCE, Clerk
 from service.running.takeover import TakeoverError
 from store.disk.errors import StoreError, StoreFullError
+from timewheel_client.values.errors import BrokerError
 
 NAME = "broker-e/0"
 QUEUE = ("orders", "broker-a", 0)
@@ -417,6 +418,74 @@ def test_a_moved_entry_that_the_cache_has_lost_stops_no_other_command() -> None:
         _NOW_MS[0] += UNREAD_MS
         with pytest.raises(TakeoverError, match="entry 1 cannot be read back"):
             await office.step()
+
+    asyncio.run(work())
+
+
+def test_a_move_of_what_the_cache_has_lost_is_not_answered_unknown() -> None:
+    """A page of its index had rotted, so that it found nothing there. The message waits, and came at its old time."""
+
+    async def work() -> None:
+        office = _Office({1: FAR_MS, 2: FAR_MS, 3: FAR_MS}, doubts=False)
+        del office.store.due_ms[1]
+        first = office.shard.read_to
+        move, cancel, other = (
+            Line(first, LineKind.MOVE, DUE_MAX_MS, about=1),
+            Line(first + 1, LineKind.CANCEL, about=1),
+            Line(first + 2, LineKind.MOVE, DUE_MAX_MS, about=2),
+        )
+        office.shard.read([move, cancel, other], first + 3, 0)
+        with pytest.raises(StoreError, match="not in the cache"):
+            await office.step()
+        assert office.answered() == {other.offset: "done"}
+        assert not office.shard._held.keys() - {2}
+        _NOW_MS[0] += UNREAD_MS
+        with pytest.raises(TakeoverError, match="entry 1 cannot be read back"):
+            await office.step()
+        assert office.answered() == {other.offset: "done"}
+
+    asyncio.run(work())
+
+
+def test_a_move_of_a_record_that_nobody_can_read_is_unknown() -> None:
+    async def work() -> None:
+        office = _Office({1: FAR_MS, 3: FAR_MS}, doubts=False)  # a broker's answer goes on behind 2
+        first = office.shard.read_to
+        office.shard.read([Line(first, LineKind.MOVE, DUE_MAX_MS, about=2)], first + 1, 0)
+        await office.step()
+        assert office.answered() == {first: "unknown"}
+
+    asyncio.run(work())
+
+
+def test_a_command_whose_entry_the_broker_does_not_find_stops_no_other_command() -> None:
+    """Each step began with it, and ended there: an error for one old offset, and no command got a verdict any more."""
+
+    async def work() -> None:
+        office = _Office(dict.fromkeys(range(1, 9), FAR_MS), doubts=False)
+        for offset in range(1, 6):
+            office.shard.acknowledged(offset, QUEUE, offset)
+        pull = office.pull
+
+        async def refused(queue: object, offset: int, *, wait: bool) -> Pull:
+            if offset < broken:
+                raise BrokerError(1, "the file of that offset cannot be read", "host:1")
+            return await pull(queue, offset, wait=wait)
+
+        office.pull = refused  # type: ignore[method-assign]
+        broken = 3
+        asked = office.ask(1, 2, 8)
+        with pytest.raises(BrokerError):
+            await office.step()
+        assert office.answered() == {asked[2]: "done"}
+        broken = 9
+        many = office.ask(1, 2, 3, 4, 5, 7)
+        with pytest.raises(BrokerError):
+            await office.step()
+        assert office.answered() == {asked[2]: "done"}, "a broker that is away is not asked for each of them"
+        broken = 0
+        await office.step()
+        assert list(office.answered()) == [asked[2], *asked[:2], *many]
 
     asyncio.run(work())
 
