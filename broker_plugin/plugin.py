@@ -206,6 +206,10 @@ class DelayPlugin:
         for worker in self._workers:
             worker.start()
 
+    def delivery_errors(self) -> int:
+        """How many steps of sweeper and recovery ended with an error that they did not handle. Any thread."""
+        return sum(worker.error_count for worker in self._workers[:2])
+
     def stop(self) -> None:
         """End the threads, each after the slice it is in."""
         for worker in self._workers:

@@ -54,8 +54,9 @@ class Worker:
         """Start the thread."""
         if self._thread is None:
             self._stopping = False
-            self._thread = threading.Thread(target=self._run, name=f"delay-{self.name}", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=f"delay-{self.name}", daemon=True)
+            thread.start()
+            self._thread = thread  # a thread that could not be started cannot be joined
 
     def ring(self) -> None:
         """Wake the thread. Any thread."""

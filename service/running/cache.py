@@ -155,9 +155,11 @@ class ShardCache:
     def need_whole(self, mono_ms: int) -> None:
         """Raise StoreError if the cache has lost entries. Call it again and again, at least every half a minute.
 
-        Either somebody has removed the directory, and nothing can be added or read back any more, or entries that are
-        due could not be read, or not be looked for, for `UNREAD_MS`.
+        Somebody has removed the directory, and nothing can be added or read back any more; a thread has ended; or for
+        `UNREAD_MS` entries that are due could not be read, or not be looked for.
         """
+        if self._flusher.failure is not None:
+            raise StoreError(f"a thread of the cache has ended: {self._flusher.failure!r}")
         if not (self._directory / "delay").is_dir():
             raise StoreError(f"the cache is gone: {self._directory} was removed. The queue is read into a new one")
         if not self._is_failing():
@@ -176,7 +178,7 @@ class ShardCache:
         because nobody knows what became of them.
         """
         plugin = self.plugin
-        before, self._troubles = self._troubles, plugin.stats.troubles
+        before, self._troubles = self._troubles, plugin.stats.troubles + plugin.delivery_errors()
         failed = any(group.reason == UNREADABLE for group in plugin.failures.groups)
         return failed or self._troubles != before or plugin.spill.hides or plugin.deliverer.uncertain > 0
 

@@ -148,9 +148,9 @@ class Owner:
             )
             await self._claim()
             tasks = [asyncio.ensure_future(work()) for work in self._works()]
+            tasks.append(asyncio.ensure_future(self._begin_owning(begin_ms)))
             count = len(tasks)
             leaving = asyncio.ensure_future(self._leaving.wait())
-            tasks.append(asyncio.ensure_future(self._until_owning(begin_ms)))
             done, _ = await asyncio.wait([*tasks[:count], leaving], return_when=asyncio.FIRST_COMPLETED)
             if leaving in done:
                 await self._end_takeover()
@@ -251,7 +251,7 @@ class Owner:
             raise takeover.TakeoverError(f"{self.name}: the takeover record was not stored: {sent}")
         self.claimed_at = sent.at
 
-    async def _until_owning(self, begin_ms: int) -> None:
+    async def _begin_owning(self, begin_ms: int) -> None:
         while self.shard.state is not OwnerState.OWNING:
             await asyncio.sleep(UPKEEP_EVERY_MS / 1000)
         self.took_ms = mono_ms() - begin_ms
@@ -267,6 +267,7 @@ class Owner:
         while shard.scans():
             await asyncio.sleep(UPKEEP_EVERY_MS / 1000)
         self.tell.info(f"nothing is in doubt {mono_ms() - begin_ms} ms after the begin of the takeover")
+        await asyncio.Event().wait()  # the other tasks go on
 
     async def _end_takeover(self) -> None:
         """Continue until deliveries are allowed: giving up earlier would make the next owner wait just as long."""

@@ -157,8 +157,9 @@ class Flusher:
         """Run the loop in a thread of its own."""
         if self._thread is None:
             self._stopping = False
-            self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="flusher", daemon=True)
+            thread.start()
+            self._thread = thread  # a thread that could not be started cannot be joined
 
     def stop(self) -> None:
         """End the thread after the step it is in; tickets that still wait are served by `sync_all` or a step."""

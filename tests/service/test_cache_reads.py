@@ -128,3 +128,27 @@ def test_entries_of_which_the_cache_has_lost_track_are_read_again(rig: Rig, monk
     with pytest.raises(StoreError, match="a new one"):
         rig.works(2 * UNREAD_MS)
     assert rig.delivered == 0
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_sweeper_or_a_recovery_that_only_fails_ends_the_cache(rig: Rig, which: int) -> None:
+    """The thread goes on after each error, and nothing was delivered any more; the page showed an owned shard."""
+    worker = rig.cache.plugin._workers[which]
+    with pytest.raises(StoreError, match="a new one"):
+        for second in range(2 * UNREAD_MS // 1000):
+            worker.error_count += 1
+            rig.cache.need_whole(NOW + 1000 * second)
+    assert worker.error_count > UNREAD_MS // 1000
+
+
+def test_a_spiller_that_fails_is_no_reason(rig: Rig) -> None:
+    """As on a full disk: what is in the cache is delivered."""
+    for second in range(2 * UNREAD_MS // 1000):
+        rig.cache.plugin._workers[2].error_count += 1
+        rig.cache.need_whole(NOW + 1000 * second)
+
+
+def test_a_thread_of_the_cache_that_has_ended_ends_it(rig: Rig) -> None:
+    rig.cache._flusher.failure = ValueError("a bug")
+    with pytest.raises(StoreError, match="a thread of the cache has ended: ValueError"):
+        rig.works(1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -193,5 +194,33 @@ def test_a_standby_that_has_missed_a_verdict_begins_anew(tmp_path: Path) -> None
         await until(lambda: owner.shard.read_from == COUNT + 5)
         with pytest.raises(TakeoverError, match="not followed"):
             await owned(owner, task)
+
+    asyncio.run(story())
+
+
+def test_a_cache_that_cannot_start_ends_the_ownership(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more threads: the shard was owned, renewed its lease, and delivered nothing; nobody was told."""
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def no_more(thread: threading.Thread) -> None:
+        if thread.name == "delay-recovery":
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def story() -> None:
+        queues = await served()
+        owner = owner_of(queues, tmp_path)
+        task = await followed(owner, COUNT + 2)
+        monkeypatch.setattr(threading.Thread, "start", no_more)
+        owner.promote(lambda _: False)
+        await until(lambda: bool(refused), 5)
+        await until(task.done, 5)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            task.result()
+        assert not (tmp_path / "cache").exists()
+        alive = [thread.name for thread in threading.enumerate()]
+        assert not [name for name in alive if name == "flusher" or name.startswith("delay-")], alive
 
     asyncio.run(story())
