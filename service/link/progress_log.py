@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from remoting.messages.message import StoredMessage
+from remoting.messages.properties import has_property
 from service.core.progress import Picture, ProgressRecord, TargetQueue, queue_text, read_record
 from service.core.torn_progress import TornProgressError, picture_of
 from service.link.cluster import ClusterLink, Sent
 from timewheel_client.values.errors import ClientError
 
-__all__ = ["ProgressLog", "progress_topic"]
+__all__ = ["DELAY_ID", "ProgressLog", "progress_topic"]
+
+DELAY_ID = "TW_DELAY_ID"
+"""The property that each delivery of a delay service has, and no record of an owner: it names the entry."""
 
 LOOK_BACK = 64
 """Records that are read first, from the end."""
@@ -99,6 +103,8 @@ class ProgressLog:
         return found
 
     def _record(self, message: StoredMessage) -> ProgressRecord | None:
+        if has_property(message.properties, DELAY_ID):
+            return None  # somebody had another service deliver it here
         try:
             record = read_record(message.body)
         except ValueError:

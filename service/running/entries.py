@@ -47,7 +47,7 @@ from remoting.messages.properties import (
     with_property,
 )
 from service.core.lines import Line, LineKind
-from service.link.progress_log import progress_topic
+from service.link.progress_log import DELAY_ID, progress_topic
 from timewheel_client.consuming.pulled import BadRecord
 from timewheel_client.consuming.subscriptions import NAME
 
@@ -73,7 +73,7 @@ __all__ = [
 KIND, OWNER, GENERATION, ABOUT = "TW_KIND", "TW_OWNER", "TW_GENERATION", "TW_ABOUT"
 ENTRY, ORIGIN, VERDICT, BY_MS = "TW_ENTRY", "TW_ORIGIN", "TW_VERDICT", "TW_BY_MS"
 TOPIC, DELIVER_MS, DELAY_MS = "TW_TOPIC", "TW_DELIVER_MS", "TW_DELAY_MS"
-DELAY_ID, DUE, REASON = "TW_DELAY_ID", "TW_DUE_MS", "TW_REASON"
+DUE, REASON = "TW_DUE_MS", "TW_REASON"
 ORIGINAL_TOPIC, ENTRY_TOPIC = "TW_REJECTED_TOPIC", "TW_ENTRY_TOPIC"
 REJECTED_TOPIC, USUAL_ENTRY_TOPIC = "TIMEWHEEL_REJECTED", "TIMEWHEEL"
 SERVICE_PROPERTIES = (
@@ -157,10 +157,10 @@ def line_of(message: StoredMessage) -> Line:
     """Classify a message of the entry topic, as ownership needs it. The due time of an entry is not read.
 
     Apache's format has no checksum of properties. So a record made by `own_record` is read from its body. An entry
-    has ``TW_TOPIC``, and its body is the sender's.
+    has ``TW_TOPIC``, and its body is the sender's; so is that of what another service has delivered here.
     """
     text = message.properties
-    if message.body.startswith(_OWN) and get_property(text, TOPIC) is None:
+    if message.body.startswith(_OWN) and get_property(text, TOPIC) is None and get_property(text, DELAY_ID) is None:
         text = message.body.decode("utf-8", "replace")
     if KIND not in text:
         return _unmarked(message)
@@ -183,7 +183,8 @@ def line_of(message: StoredMessage) -> Line:
 
 def _unmarked(message: StoredMessage) -> Line:
     """Classify a record without ``TW_KIND``: an entry, or a record of an older version that lost its properties."""
-    lost = message.body in _EARLIER and get_property(message.properties, TOPIC) is None
+    text = message.properties
+    lost = message.body in _EARLIER and get_property(text, TOPIC) is None and get_property(text, DELAY_ID) is None
     return Line(message.queue_offset, damaged=lost)
 
 

@@ -85,7 +85,10 @@ def test_progress_of_another_queue_stops_the_shard(generation: int, low: int) ->
 
         async def pull(self, queue: tuple[str, str, int], offset: int, *, wait: bool) -> Pull:
             assert queue[0] == "TIMEWHEEL_PROGRESS" and not wait
-            return Pull([cast(StoredMessage, SimpleNamespace(body=record.encode(), queue_offset=offset))], offset + 1)
+            return Pull(
+                [cast(StoredMessage, SimpleNamespace(body=record.encode(), properties="", queue_offset=offset))],
+                offset + 1,
+            )
 
     async def read() -> Picture:
         link = Link("127.0.0.1:1", "TIMEWHEEL")

@@ -158,7 +158,7 @@ class Link(ClusterLink):
     async def pull(self, queue: TargetQueue, offset: int, *, wait: bool) -> Pull:
         assert queue == PROGRESS and not wait
         found = [
-            cast(StoredMessage, SimpleNamespace(body=record.encode(), queue_offset=at))
+            cast(StoredMessage, SimpleNamespace(body=record.encode(), properties="", queue_offset=at))
             for at, record in enumerate(self.rows)
             if offset <= at < offset + 7 and record is not None
         ]
