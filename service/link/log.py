@@ -23,7 +23,9 @@ __all__ = ["Teller", "start_logging"]
 LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 SAY_AGAIN_MS = 30_000
 TOLD_MAX = 1000
-_OF_THE_DISK = ("(errno ", "no room for")
+LINES_MAX = 100
+"""Most different warnings in `SAY_AGAIN_MS`: a sender can name any number of topics that do not exist."""
+_VARY = ("(errno ", "no room for", "flow control")
 _NUMBER = re.compile(r"[0-9]+")
 
 
@@ -60,27 +62,44 @@ class Teller:
     """Logs events of one object. The same text is logged once in `SAY_AGAIN_MS`.
 
     A broker that is away is asked twice a second, with the same error each time. Errors of the disk are the same if
-    they differ only in numbers: each try to write may have another file, length and offset. Any thread may call it.
+    they differ only in numbers: each try to write may have another file, length and offset. So are those of a busy
+    broker, which says how long each request has waited. Beyond `LINES_MAX` warnings in that time the others are only
+    counted. Any thread may call it.
     """
 
     def __init__(self, log: logging.Logger, name: str) -> None:
         self._log = log
         self._name = name
         self._told: dict[str, int] = {}
+        self._since_ms = -SAY_AGAIN_MS
+        self._lines = self._left_out = 0
 
     def info(self, text: str) -> None:
         """Log an ordinary event."""
         self._tell(logging.INFO, text)
 
-    def warning(self, text: str) -> None:
-        """Log something that is wrong."""
-        self._tell(logging.WARNING, text)
+    def warning(self, text: str, *, always: bool = False) -> None:
+        """Log something that is wrong; ``always``: however much else is wrong."""
+        self._tell(logging.WARNING, text, always)
 
-    def _tell(self, level: int, text: str) -> None:
+    def _tell(self, level: int, text: str, always: bool = True) -> None:
         now_ms = mono_ms()
-        about = _NUMBER.sub("0", text) if any(mark in text for mark in _OF_THE_DISK) else text
+        about = _NUMBER.sub("0", text) if any(mark in text for mark in _VARY) else text
+        if now_ms - self._told.get(about, -SAY_AGAIN_MS) < SAY_AGAIN_MS:
+            return
+        if not always and not self._has_room(now_ms):
+            return
         if len(self._told) > TOLD_MAX:
             self._told.clear()
-        if now_ms - self._told.get(about, -SAY_AGAIN_MS) >= SAY_AGAIN_MS:
-            self._told[about] = now_ms
-            self._log.log(level, "%s: %s", self._name, text)
+        self._told[about] = now_ms
+        self._log.log(level, "%s: %s", self._name, text)
+
+    def _has_room(self, now_ms: int) -> bool:
+        """Whether one more warning may be logged now."""
+        if now_ms - self._since_ms >= SAY_AGAIN_MS:
+            left_out, self._since_ms, self._lines, self._left_out = self._left_out, now_ms, 0, 0
+            if left_out:
+                self._log.warning("%s: %d more warnings were not logged", self._name, left_out)
+        self._lines += 1
+        self._left_out += self._lines > LINES_MAX
+        return self._lines <= LINES_MAX

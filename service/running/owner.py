@@ -177,7 +177,7 @@ class Owner:
         if self.took_ms:
             self.has_owned_ms = mono_ms() - begin_ms - self.took_ms
         if self.shard_was_lost:
-            self.tell.warning(f"{takeover.why_fenced(shard)}, after {self.has_owned_ms} ms of ownership")
+            self.tell.warning(f"{takeover.why_fenced(shard)}, after {self.has_owned_ms} ms of ownership", always=True)
         elif shard.state is not OwnerState.FOLLOWER:
             self.tell.info(f"given up while {shard.state.value}, after {self.has_owned_ms} ms of ownership")
         shard.ended()
@@ -386,7 +386,7 @@ class Owner:
                     settled = True
                     if shard.expired:
                         self.tally.expired += shard.expired
-                        self.tell.warning(takeover.expired_text(shard.expired))
+                        self.tell.warning(takeover.expired_text(shard.expired), always=True)
                     for queue in shard.scans():
                         self.calm.disturbed(queue[1], mono_ms())
                     await self.save_now()

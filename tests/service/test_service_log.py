@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from service.link.log import Teller, start_logging
+from service.link import log
+from service.link.log import LINES_MAX, SAY_AGAIN_MS, Teller, start_logging
 
 LINE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) [a-z._]+: .*"
 
@@ -44,3 +45,30 @@ def test_an_error_of_the_disk_is_told_once_whatever_its_numbers(caplog: pytest.L
     assert sum("no room" in text for text in texts) == 1
     assert sum("cannot sync" in text for text in texts) == 1
     assert sum("entry" in text for text in texts) == 20
+
+
+def test_a_busy_broker_is_told_once_however_long_requests_wait(caplog: pytest.LogCaptureFixture) -> None:
+    """Each refusal of Apache's broker has other numbers: a line for each of thousands of deliveries a second."""
+    tell = Teller(logging.getLogger("service.shard"), "broker-a/3")
+    for number in range(50):
+        busy = f"broker busy, start flow control for a while, period in queue: {number}ms, size of queue: {9 * number}"
+        tell.warning(f"deliveries to orders at broker-a are refused: SYSTEM_BUSY: [PCBUSY_CLEAN_QUEUE]{busy}")
+    assert len(caplog.records) == 1
+
+
+def test_what_senders_make_up_floods_no_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each entry may name another topic that does not exist."""
+    caplog.set_level(logging.INFO)
+    now_ms = [0]
+    monkeypatch.setattr(log, "mono_ms", lambda: now_ms[0])
+    tell = Teller(logging.getLogger("service.shard"), "broker-a/3")
+    for number in range(5 * LINES_MAX):
+        tell.warning(f"deliveries wait: topic made-up-{number} has no route")
+    tell.warning("entries are lost", always=True)
+    tell.info("owning")
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == LINES_MAX + 2 and texts[-2:] == ["broker-a/3: entries are lost", "broker-a/3: owning"]
+    now_ms[0] += SAY_AGAIN_MS
+    tell.warning("deliveries wait: topic made-up-0 has no route")
+    texts = [record.getMessage() for record in caplog.records][LINES_MAX + 2 :]
+    assert texts[0] == f"broker-a/3: {4 * LINES_MAX} more warnings were not logged" and "made-up-0" in texts[1]
