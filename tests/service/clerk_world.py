@@ -32,8 +32,9 @@ from service.running.entries import Waiting, due_of, line_of, moved_record, own_
 from service.running.instance_counts import InstanceCounts
 from service.running.obeying import Clerk
 from service.running.roller import Roller
+from store.disk.errors import StoreError, StoreFullError
 from tests.service.target_world import owned_shard
-from timewheel_client.values.errors import ClientError
+from timewheel_client.values.errors import BrokerError, ClientError
 
 __all__ = ["ClerkWorld", "Told", "judged"]
 
@@ -45,40 +46,52 @@ ENTRIES, COMMANDS_GIVEN, TURNS_MAX = 10, 100, 200_000
 
 
 class _Cache:
-    """What waits, by offset."""
+    """What waits, by offset. A call fails if ``trouble`` has an error for it; then a part of it may have been done."""
 
-    def __init__(self) -> None:
+    def __init__(self, trouble: Callable[[], StoreError | None]) -> None:
         self.records: dict[int, bytes] = {}
+        self._trouble = trouble
+
+    def _try(self) -> None:
+        error = self._trouble()
+        if error is not None:
+            raise error
 
     def add(self, waiting: Sequence[Waiting]) -> None:
         self.records |= {one.offset: one.record for one in waiting}
 
     def take(self, offsets: Sequence[int]) -> list[bytes | None]:
+        self._try()
         return [self.records.get(offset) for offset in offsets]
 
     def look(self, offsets: Sequence[int]) -> list[CachedEntry | None]:
+        self._try()
         found = [(at, self.records.get(at)) for at in offsets]
         return [record and CachedEntry(at, due_of(decode_record(record).properties)) for at, record in found]  # type: ignore[misc]
 
     def move(self, offset: int, due_ms: int) -> None:
+        self._try()
         if offset in self.records:
             self.records[offset] = moved_record(self.records[offset], due_ms)
 
     def drop(self, offsets: Sequence[int]) -> None:
         for offset in offsets:
+            self._try()
             self.records.pop(offset, None)
 
 
 class ClerkWorld:
-    """Owner, cluster and entry queue in one."""
+    """Owner, cluster and entry queue in one. If it is harsh, a third of everything fails, whole minutes of it."""
 
-    def __init__(self, seed: int, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, seed: int, patch: pytest.MonkeyPatch, harsh: bool = False) -> None:
         self.random = random.Random(seed)
+        self.unanswered, self.no_connection = (0.4, 0.3) if harsh else (0.06, 0.02)
+        self.harsh = harsh
         self.queue: TargetQueue = ("TIMEWHEEL", "broker-e", 0)
         self.name, self.calm, self.tally = NAME, Calm(0), InstanceCounts()
         self.tell = Teller(logging.getLogger(__name__), NAME)
         self.cluster = cast(ClusterLink, self)
-        self.store = _Cache()
+        self.store = _Cache(self._trouble)
         self.cache: ShardCache | None = cast(ShardCache, self.store)
         self.log: list[StoredMessage] = []
         self.backlog: list[Waiting] = []
@@ -93,6 +106,11 @@ class ClerkWorld:
         for module in (obeying, roller):
             patch.setattr(module, "wall_ms", lambda: NOW)
         patch.setattr(asyncio, "to_thread", self._to_thread)
+
+    def _trouble(self) -> StoreError | None:
+        if not self.harsh or self.random.random() < 0.7:
+            return None
+        return self.random.choice((StoreError, StoreFullError))("no luck")
 
     @property
     def is_filled(self) -> bool:
@@ -123,7 +141,7 @@ class ClerkWorld:
     async def connection(self, *_: str) -> None:
         """There mostly is one."""
         await self.nap()
-        if self.random.random() < 0.02:
+        if self.random.random() < self.no_connection:
             raise ClientError("no connection")
 
     async def end(self, _: TargetQueue) -> int:
@@ -139,6 +157,8 @@ class ClerkWorld:
     async def pull(self, _: TargetQueue, offset: int, *, wait: bool) -> Pull:
         """The next records."""
         await self.nap()
+        if self.harsh and self.random.random() < 0.3:
+            raise self.random.choice((ClientError("no answer"), BrokerError(1, "no luck", "host:1")))
         found = self.log[offset : offset + 16]
         assert not wait
         return Pull(found, offset + len(found))
@@ -150,9 +170,9 @@ class ClerkWorld:
 
         async def send() -> None:
             await self.nap()
-            at = self.append(text, body) if fate > 0.03 else -1
+            at = self.append(text, body) if fate > self.unanswered / 2 else -1
             await self.nap()
-            if fate < 0.06:
+            if fate < self.unanswered:
                 reply.set_exception(ClientError("no answer"))
             else:
                 reply.set_result(RemotingCommand(0, 1, FLAG_RESPONSE, ext={"queueOffset": str(at)}))
@@ -166,7 +186,10 @@ class ClerkWorld:
 
     async def read(self) -> None:
         """As `Owner` reads; the disk of the cache takes some of it later."""
-        pull = await self.pull(self.queue, self.shard.read_from, wait=False)
+        try:
+            pull = await self.pull(self.queue, self.shard.read_from, wait=False)
+        except ClientError:
+            return
         lines = [line_of(message) for message in pull.messages]
         waiting = self.shard.read(lines, pull.next_offset, 0)
         for line, message in zip(lines, pull.messages, strict=True):
@@ -184,14 +207,14 @@ class ClerkWorld:
     async def obey(self) -> None:
         """One step of the clerk."""
         self.clerk.saw(self.log[0], Line(0))
-        with suppress(ClientError):
+        with suppress(ClientError, StoreError):
             await self.clerk.step()
 
     async def roll(self) -> None:
         """One step of the roller, some time after the last one."""
         for _ in range(20):
             await self.nap(40)
-        with suppress(ClientError):
+        with suppress(ClientError, StoreError):
             await self.roller.step()
 
     async def probe(self) -> None:

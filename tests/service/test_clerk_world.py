@@ -17,3 +17,11 @@ def test_every_roll_and_every_verdict_is_true(seed: int, monkeypatch: pytest.Mon
     told = asyncio.run(ClerkWorld(seed, monkeypatch).story())
     assert told.faults == []
     assert told.rolls > 10 and told.changes > 10
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_so_they_are_when_a_third_of_everything_fails(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads and writes of the cache, connections, pulls; rolls and verdicts get no answer several times in a row."""
+    told = asyncio.run(ClerkWorld(seed, monkeypatch, harsh=True).story())
+    assert told.faults == []
+    assert told.rolls > 3 and told.changes > 10
