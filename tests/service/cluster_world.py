@@ -60,6 +60,7 @@ class World:
         """Records that are no sender's, and could not be read as the service's own."""
         self.early: list[tuple[int, int]] = []
         self.faulty = True
+        self.lost_requests, self.lost_answers, self.rolled_share, self.fault_every_ms = 0.02, 0.03, 0.1, 250
         self.quiet = False
         """Nobody gives commands, and nothing is rolled: so owners write nothing but takeovers and releases."""
         self.takeovers = self.rolls = 0
@@ -99,8 +100,8 @@ class World:
         chance = self.random.random() if self.faulty else 1.0
         there = self._travel()
         back = self._travel()
-        drop = node.cut or chance < 0.02
-        mute = chance < 0.05
+        drop = node.cut or chance < self.lost_requests
+        mute = chance < self.lost_requests + self.lost_answers
         answered = [False]
 
         def arrive() -> None:
@@ -221,6 +222,14 @@ class World:
             "undead": sum(1 for entry in self.cancelled if self.copies[entry]),
             "wrong": self.wrong(),
         }
+
+
+class HarshWorld(World):
+    """A quarter of all requests, or of their answers, is lost; faults come twice as often, and rolls all the time."""
+
+    def __init__(self, seed: int, shard: Callable[[str], Shard] = Shard, calm: Callable[[], Calm] = Calm) -> None:
+        super().__init__(seed, shard, calm)
+        self.lost_requests, self.lost_answers, self.rolled_share, self.fault_every_ms = 0.1, 0.15, 1.0, 125
 
 
 class Node:
@@ -465,8 +474,10 @@ class Node:
                         shard.roll_failed(held)
 
             self.ask(entry, lambda: len(world.entry_log), ended, again)
-        far = [offset for offset, due_ms in self.pending.items() if abs(due_ms - world.now) > 2000]
-        if not far or world.quiet or world.random.random() > 0.1:
+        # What could not be read is a rejected message. That is not rolled: `service.running.roller`.
+        entries = ((offset, due_ms) for offset, due_ms in self.pending.items() if offset in world.origin)
+        far = [offset for offset, due_ms in entries if abs(due_ms - world.now) > 2000]
+        if not far or world.quiet or world.random.random() > world.rolled_share:
             return
         offset = world.random.choice(far)
         line = shard.roll(offset, self.pending[offset])
@@ -575,7 +586,7 @@ def story(world: World, seconds: int = 90) -> dict[str, int]:
         world.at(when, lambda when=when: world.send(when + draw.randrange(20_000)))  # type: ignore[misc]
     for _ in range(100):
         world.at(draw.randrange(seconds * 1000), world.command)
-    for when in range(0, seconds * 1000, 250):
+    for when in range(0, seconds * 1000, world.fault_every_ms):
         world.at(when, lambda: fault(world))
     world.at(0, lambda: assign(world, lying=False))
     world.run(seconds * 1000)
