@@ -196,6 +196,8 @@ def waiting_of(message: StoredMessage, shard: str) -> Waiting:
     """Make the delivery of an entry, or a delivery to `REJECTED_TOPIC` if it is rejected. Never raises."""
     try:
         topic, due_ms = _wanted(message)
+        if not 0 <= due_ms <= _DUE_MAX_MS:
+            raise _RejectedError(f"the store time of its record, {message.store_ms}, is damaged")
         return _finished(message, shard, topic, due_ms, "")
     except _RejectedError as error:
         return rejected_of(message, shard, str(error))
@@ -203,7 +205,8 @@ def waiting_of(message: StoredMessage, shard: str) -> Waiting:
 
 def rejected_of(message: StoredMessage, shard: str, why: str) -> Waiting:
     """The delivery of a rejected entry to `REJECTED_TOPIC`: its body, its properties, and the reason."""
-    return _finished(message, shard, REJECTED_TOPIC, message.store_ms, why[:_REASON_CHARS])
+    due_ms = message.store_ms if 0 <= message.store_ms <= _DUE_MAX_MS else 0  # no checksum covers it
+    return _finished(message, shard, REJECTED_TOPIC, due_ms, why[:_REASON_CHARS])
 
 
 def damaged(record: BadRecord, topic: str, now_ms: int) -> StoredMessage:

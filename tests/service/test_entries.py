@@ -103,6 +103,22 @@ def test_nothing_that_a_broker_of_ours_would_delay_by_stays_in_a_delivery(start:
     assert "__STARTDELIVERTIME" not in now.properties
 
 
+@pytest.mark.parametrize("store_ms", [-(1 << 56), -(1 << 63), 1 << 61, (1 << 63) - 1])
+@pytest.mark.parametrize("when", [{}, {"TW_DELAY_MS": "50"}, {"TIMER_DELAY_SEC": "1"}, {"TW_DELIVER_MS": "7"}])
+def test_a_store_time_that_has_rotted(store_ms: int, when: dict[str, str]) -> None:
+    """No checksum covers it. The cache takes no such due time: the shard read nothing behind it any more, for ever."""
+    made = entry(text_of(TW_TOPIC="orders", **when))
+    made.store_ms = store_ms
+    waiting = waiting_of(made, SHARD)
+    assert waiting.due_ms == (7 if "TW_DELIVER_MS" in when else 0)
+    assert bool(waiting.rejected) == ("TW_DELIVER_MS" not in when)
+    delivery = decode_record(waiting.record)
+    assert (due_of(delivery.properties), delivery.topic) == (
+        waiting.due_ms,
+        REJECTED_TOPIC if waiting.rejected else "orders",
+    )
+
+
 def test_a_committed_transaction_goes_out_as_an_ordinary_message() -> None:
     """Apache's brokers leave TRAN_MSG in what was committed: sent once more with it, it is a half message again."""
     text = text_of(TRAN_MSG="true", PGROUP="g", __transactionId__="A1", TW_TOPIC="orders", TW_DELAY_MS="1")
