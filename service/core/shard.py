@@ -202,7 +202,7 @@ class Shard:
         if line.kind in COMMANDS:
             self.commands.read(line, self.done)
             return False
-        if line.generation == self.takeovers.generation and line.generation >= 0:
+        if line.generation == self.takeovers.generation >= 0 and max(line.about, line.entry) < line.offset:
             if line.kind is LineKind.RELEASE:
                 self.takeovers.released()
             elif line.kind is LineKind.ROLL:

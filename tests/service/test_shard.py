@@ -302,6 +302,19 @@ def test_a_roll_is_read_again_by_the_next_owner() -> None:
     assert shard.read([takeover(0, "other"), Line(1), copy, takeover(3, "me")], 4, 0) == [copy]
 
 
+@pytest.mark.parametrize("kind", [LineKind.VERDICT, LineKind.ROLL])
+@pytest.mark.parametrize(("about", "entry"), [(10**17, 1), (1, 10**17), (9, -1), (3, -1)])
+def test_a_record_about_what_comes_later_is_void(kind: LineKind, about: int, entry: int) -> None:
+    """No owner writes it, but a sender can: every owner that read it ended there, for ever, or passed entries over."""
+    shard = owning()
+    end = shard.read_to
+    about, entry = (at if at != 3 else end for at in (about, entry))
+    forged = Line(end, kind, generation=shard.generation, about=about, entry=entry, verdict="done")
+    entries = [Line(end + at, due_ms=5) for at in range(1, 9)]
+    assert shard.read([forged, *entries], end + 9, 0) == entries
+    assert end in shard.done and not any(line.offset in shard.done for line in entries)
+
+
 def test_a_failed_roll_leaves_the_entry_as_it_was() -> None:
     shard = owning([Line(0)])
     assert shard.roll(0, 1 << 60) is not None
