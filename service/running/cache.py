@@ -37,6 +37,8 @@ CHECKPOINT_MS = 1000
 BACKOFF_MAX_MS = 5000
 """Longest pause between two tries of what failed: of each topic that is away, the first few messages."""
 TRY_AGAIN_MS = 500
+TAKEN_BYTES = 4 << 20
+"""Bytes of entries that are in memory at a time while they are rolled: a hundred may have 400 MiB."""
 DROPPED_AT_ONCE = 256
 """Entries that are dropped in one hold of the delivery lock."""
 _NO_HOST = bytes(8)
@@ -192,9 +194,19 @@ class ShardCache:
         self.plugin.sweeper.offer(block, min(one.due_ms for one in waiting))
 
     def take(self, offsets: Sequence[int]) -> list[bytes | None]:
-        """The finished records of entries; None for an entry that does not wait. Raises StoreError."""
+        """The finished records of entries; None for an entry that does not wait. Raises StoreError.
+
+        One at least. They end with the one that makes them `TAKEN_BYTES` or more.
+        """
         epoch = self.plugin.spill.epoch
-        return [self.plugin.view(delay_id(epoch, offset)) for offset in offsets]
+        found: list[bytes | None] = []
+        size = 0
+        for offset in offsets:
+            found.append(self.plugin.view(delay_id(epoch, offset)))
+            size += len(found[-1] or b"")
+            if size >= TAKEN_BYTES:
+                break
+        return found
 
     def drop(self, offsets: Sequence[int]) -> None:
         """Remove entries that are done but were not delivered from here. Raises StoreError.

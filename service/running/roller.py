@@ -85,14 +85,20 @@ class Roller:
         return rolled
 
     async def _roll_some(self, offsets: list[int]) -> int:
-        cache = self._owner.cache
-        if cache is None or not offsets:
-            return 0
-        try:
-            records = await asyncio.to_thread(cache.take, offsets)
-        except StoreError:
-            records = [await self._take(cache, offset) for offset in offsets]
-        found = [(offset, record) for offset, record in zip(offsets, records, strict=True) if record is not None]
+        """Roll these entries, as many at a time as fit into memory; returns how many were rolled."""
+        cache, rolled = self._owner.cache, 0
+        while cache is not None and offsets:
+            try:
+                records = await asyncio.to_thread(cache.take, offsets)
+            except StoreError:
+                records = [await self._take(cache, offsets[0])]
+            taken = zip(offsets, records, strict=False)
+            found = [(offset, record) for offset, record in taken if record is not None]
+            offsets = offsets[len(records) :]
+            rolled += await self._roll_found(cache, found)
+        return rolled
+
+    async def _roll_found(self, cache: ShardCache, found: list[tuple[int, bytes]]) -> int:
         for offset, _ in found:
             self._lost.was_read(offset)
         held = [roll for offset, record in found if (roll := self._hold(offset, record)) is not None]

@@ -20,6 +20,7 @@ from service.core.lines import Line, LineKind
 from service.core.progress import TargetQueue
 from service.link.cluster import ClusterLink
 from service.link.log import Teller
+from service.running import cache as caching
 from service.running import roller
 from service.running.cache import UNREAD_MS, CachedEntry, ShardCache
 from service.running.entries import REJECTED_TOPIC, Waiting, due_of, moved_record, waiting_of
@@ -255,3 +256,31 @@ def test_a_cache_that_cannot_read_what_is_due_is_given_up(tmp_path: Path) -> Non
             cache.need_whole(4 * UNREAD_MS)
     finally:
         cache.close()
+
+
+def test_large_entries_are_rolled_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 4 MiB each, a shard that began to roll needed half a gigabyte at once, and all shards begin together."""
+    monkeypatch.setattr(caching, "TAKEN_BYTES", 1000)
+
+    async def story() -> None:
+        world = RollWorld(*[FAR] * 20)
+        target = SimpleNamespace(scan=lambda _: (), put_batch=lambda _: [])
+        cache = ShardCache(tmp_path / "c", cast(DeliveryTarget, target), lambda: NOW, lambda _: None)
+        try:
+            cache.add([waiting(at, "orders", FAR) for at in world.records])
+            size = len(world.records[1])
+            assert [len(cache.take([*range(1, 21)])), len(cache.take([1, 99])), cache.take([99])] == [
+                -(-1000 // size),
+                2,
+                [None],
+            ]
+            monkeypatch.setattr(caching, "TAKEN_BYTES", 1)
+            assert len(cache.take([1, 2])) == 1
+            monkeypatch.setattr(caching, "TAKEN_BYTES", 1000)
+            world.cache = cache
+            assert await world.roller.step() == 20 and world.rolled == [*range(1, 21)]
+        finally:
+            world.cache = None
+            await asyncio.to_thread(cache.close)
+
+    asyncio.run(story())
