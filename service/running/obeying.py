@@ -42,7 +42,7 @@ EVERY_MS = 200
 """How often commands that could not be decided are looked at again."""
 ANSWER_BYTES_MAX = 2 << 20
 UNPLACED_MAX = 3
-"""Commands in one step of which the broker does not tell the entry's place. With more it is away."""
+"""Commands looked at together of which the broker does not tell the entry's place. With more it is away."""
 
 
 class Employer(WritingOwner, Protocol):
@@ -177,20 +177,21 @@ class Clerk:
         if is_round:
             self._again_ms = max(self._again_ms, mono_ms() + 4 * (mono_ms() - begun_ms))
 
-    async def _decide_some(self, asked: Sequence[Line]) -> None:
+    async def _decide_some(self, lines: Sequence[Line]) -> None:
         cache, table = self._owner.cache, self._owner.shard.commands
         assert cache is not None
-        lines, entries = await self._places(asked)
+        entries = await self._places(lines)
         is_whole = self._owner.is_filled  # else the cache does not have all of them yet, and may once it has answered
-        found = await self._look(cache, entries)
+        found = await self._look(cache, [-1 if entry is None else entry for entry in entries])
         for line, entry, look in zip(lines, entries, found, strict=True):
             await asyncio.sleep(0)  # as in `_place`
             if line.kind is LineKind.ASK:
                 await self._answer(line)
                 continue
-            origin = table.origin_of(entry)
+            origin = table.origin_of(line.about if entry is None else entry)
             if (
-                isinstance(look, StoreError)
+                entry is None
+                or isinstance(look, StoreError)
                 or (look is None and not is_whole)
                 or origin in self._blocked
                 or not await self._judge(line, entry, look)
@@ -198,21 +199,18 @@ class Clerk:
                 self._stuck.add(line.offset)
                 self._blocked.add(origin)
 
-    async def _places(self, asked: Sequence[Line]) -> tuple[list[Line], list[int]]:
-        """The commands whose entry has a known place, and these places. Raises ClientError if the broker is away."""
-        lines, entries, failed = [], [], 0
-        for line in asked:
+    async def _places(self, lines: Sequence[Line]) -> list[int | None]:
+        """The places of their entries; None for one that the broker does not tell. Raises ClientError if it is away."""
+        entries: list[int | None] = []
+        for line in lines:
             try:
                 entries.append(await self._place(line))
-                lines.append(line)
             except ClientError as error:
-                failed += 1
-                if failed > UNPLACED_MAX:
-                    raise
                 self._trouble = error
-                self._stuck.add(line.offset)
-                self._blocked.add(self._owner.shard.commands.origin_of(line.about))
-        return lines, entries
+                entries.append(None)
+                if entries.count(None) > UNPLACED_MAX:
+                    raise
+        return entries
 
     async def _look(self, cache: ShardCache, entries: Sequence[int]) -> list[CachedEntry | StoreError | None]:
         """Those of the entries that wait, one by one if the cache cannot find all of them."""
