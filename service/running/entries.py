@@ -371,7 +371,7 @@ def rolled_of(delivery: StoredMessage, offset: int, generation: int, origin: int
 
 def rejected_again(delivery: StoredMessage, why: str) -> StoredMessage:
     """Turn a finished delivery that every broker will refuse into one to `REJECTED_TOPIC`, which none refuses."""
-    text = with_property(delivery.properties, REASON, _clean(why))
+    text = with_property(delivery.properties.replace("\0", " "), REASON, _clean(why))  # brokers of ours take no NUL
     text = with_property(text, ORIGINAL_TOPIC, delivery.topic)
     is_long = len(text) > _LONG_TEXT and len(text.encode("utf-8", "replace")) > MAX_PROPERTIES_BYTES
     delivery.properties = _without_senders(text) if is_long else text
