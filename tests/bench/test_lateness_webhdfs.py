@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from bench.lateness.logs import storage
-from bench.lateness.logs.storage import StorageError
+from bench.lateness.logs import webhdfs
+from bench.lateness.logs.storage import StorageError, storage_for
 from tests.bench.test_lateness_spill import NOW_MS, fill
-from tests.bench.test_lateness_state import run
+from tests.bench.test_lateness_state import assert_same, days, prefix, run
 from tests.support.lateness_world import make_world, write_world
-from tests.support.webhdfs import BLOCK_HOST, Answer, WebHdfs
+from tests.support.webhdfs import BLOCK_HOST, HALF, Answer, WebHdfs
 
 pytestmark = pytest.mark.spark  # it needs numpy, and starts nothing
 
@@ -24,6 +24,12 @@ AS_OF_MS = NOW_MS - 3_600_000
 """Nothing of the delay store is overdue: its records are made up."""
 PLACE = "/brokers/a b%20ü%/x"
 BUSY = 503, {"error": "busy"}
+NOTHING = 200, b""
+LOST = 307, b""
+"""A redirection that does not say where to."""
+PAGE = 200, b"<html>Sign in</html>" * 10_000
+"""As many bytes as the file has, or more."""
+CHANGES = ("CREATE", "EMPTY", "APPEND", "WRITE", "RENAME", "DELETE")
 REFUSED = 403, {"RemoteException": {"exception": "InvalidToken", "message": "no"}}
 
 
@@ -44,6 +50,37 @@ def figures(path: str | Path, out: Path, **values: Any) -> dict[str, Any]:
     summary = run(path, out, None, as_of_ms=AS_OF_MS, **values)
     (source,) = summary["sources"]
     return summary["total"] | {"damaged": source["damaged_count"], "kind": source["kind"], "tail": source["torn_tail"]}
+
+
+@pytest.mark.parametrize(
+    ("operation", "answer"),
+    [
+        ("READ", NOTHING),
+        ("READ", HALF),
+        ("READ", PAGE),
+        ("READ", (204, b"")),
+        ("READ", LOST),
+        ("OPEN", NOTHING),
+        ("OPEN", LOST),
+        ("OPEN", PAGE),
+        ("OPEN", (302, {"error": "sign in"})),
+    ],
+)
+def test_bytes_are_those_that_were_asked_for(
+    server: WebHdfs, monkeypatch: pytest.MonkeyPatch, operation: str, answer: Answer | str
+) -> None:
+    """A page of a proxy is not taken for the file, nor a part for all of it: zeros end a log, and so does its end."""
+    place = "/brokers/bytes"
+    (server.folder / place[1:]).write_bytes(bytes(range(200)) * 500)
+    there = storage_for(server.uri(place))
+    asks = (lambda: there.peek(server.uri(place), 10, 5_000), lambda: there.open(server.uri(place)).read(10, 5_000))
+    for ask in asks:
+        assert ask() == (bytes(range(200)) * 500)[10:5_010]
+    monkeypatch.setattr(server, "instead", lambda asked, _: answer if asked == operation else "as usual")
+    for ask in asks:
+        with pytest.raises(StorageError, match=r"the answer is not the file's|30 redirects") as found:
+            ask()
+        assert "\n" not in str(found.value)
 
 
 @pytest.mark.parametrize(("operation", "answer"), [("GETFILESTATUS", BUSY), ("LISTSTATUS", BUSY), ("READ", REFUSED)])
@@ -77,7 +114,7 @@ def test_an_answer_that_fails_once_is_no_other_figure(
 def test_a_server_that_says_nothing_is_not_waited_for_for_ever(
     server: WebHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    monkeypatch.setattr(storage, "_SILENT_S_MAX", 0.2)
+    monkeypatch.setattr(webhdfs, "_SILENT_S_MAX", 0.2)
     monkeypatch.setattr(server, "instead", lambda asked, _: None if asked == operation else "as usual")
     with pytest.raises(StorageError, match="timed out") as found:
         run(server.uri(PLACE, f"{operation}@"), tmp_path / "out", None)  # a name of its own: fsspec keeps connections
@@ -104,6 +141,46 @@ def test_a_password_is_not_written(server: WebHdfs, tmp_path: Path) -> None:
     text = (tmp_path / "out" / "summary.json").read_text()
     assert "Zq7" not in text
     assert "xW9" not in text
+
+
+def test_a_state_in_hdfs_is_the_old_one_or_the_new_one(
+    server: WebHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever request is the last one of a run: a file is made empty there, then its bytes are added."""
+    full, failed, at = days(tmp_path / "full", 3, 60), True, 0
+    run(full, tmp_path / "whole", None)
+    prefix(full, tmp_path / "store", 2, 1 << 30)
+    while failed:
+        state, left, failed = server.uri(f"/states/{at}"), [at], False
+        run(tmp_path / "store", tmp_path / "out", state)
+
+        def instead(asked: str, path: str, left: list[int] = left) -> Answer | str:
+            left[0] -= ("state.json" in path and asked in CHANGES) or asked == "DELETE"
+            return BUSY if left[0] < 0 and asked in CHANGES else "as usual"
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server, "instead", instead)
+            try:
+                run(full, tmp_path / "out", state)
+            except StorageError as error:
+                failed = True
+                assert "\n" not in str(error)
+        run(full, tmp_path / "out", state)
+        assert_same(tmp_path / "out", tmp_path / "whole")
+        at += 1
+    assert at > 4
+
+
+def test_a_state_that_cannot_be_read_is_one_line(
+    server: WebHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the words of the refusal are of another kind than an error of files."""
+    full = days(tmp_path / "full", 3, 60)
+    run(full, tmp_path / "out", server.uri("/states/read"))
+    monkeypatch.setattr(server, "instead", lambda asked, path: REFUSED if asked == "OPEN" and "states" in path else "")
+    with pytest.raises(StorageError, match="no") as found:
+        run(full, tmp_path / "out", server.uri("/states/read"))
+    assert "\n" not in str(found.value)
 
 
 def test_places_are_asked_for_a_bounded_time_only(

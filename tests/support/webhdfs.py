@@ -11,13 +11,17 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, unquote
 
-__all__ = ["BLOCK_HOST", "Answer", "WebHdfs"]
+__all__ = ["BLOCK_HOST", "HALF", "Answer", "WebHdfs"]
 
-Answer = tuple[int, dict[str, Any]] | None
-"""Status and JSON; None: the connection stays open, and nothing comes."""
+Answer = tuple[int, dict[str, Any] | bytes] | None
+"""Status and JSON, or bytes; None: the connection stays open, and nothing comes."""
+HALF = "half"
+"""Given for an answer: the first half of its bytes, as if it were all."""
 BLOCK_HOST = "worker-1"
 """It holds each file as one block."""
 _NODE = "/node"
+_OF_NODE = {"OPEN": "READ", "CREATE": "EMPTY", "APPEND": "WRITE"}
+"""Operations that the name node redirects, and what the data node does."""
 _MISSING = {"exception": "FileNotFoundException", "message": "no"}
 
 
@@ -43,6 +47,8 @@ class WebHdfs:
                 """Answer it."""
                 server._answer(self)
 
+            do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - the names in the library
+
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
@@ -66,17 +72,20 @@ class WebHdfs:
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
         place, _, query = handler.path.partition("?")
         values = dict(parse_qsl(query))
-        operation = "READ" if place.startswith(_NODE) else values["op"]
+        data = handler.rfile.read(int(handler.headers["Content-Length"] or 0))
+        operation = _OF_NODE[values["op"]] if place.startswith(_NODE) else values["op"]
         path = unquote(place.removeprefix(_NODE).removeprefix("/webhdfs/v1"))
         other = self.instead(operation, path)
         if other is None:
             self._ends.wait()
         elif not isinstance(other, str):
-            _send(handler, other[0], json.dumps(other[1]).encode())
-        elif operation == "OPEN":
+            _send(handler, other[0], other[1] if isinstance(other[1], bytes) else json.dumps(other[1]).encode())
+        elif operation in _OF_NODE:
             _send(handler, 307, b"", f"http://{handler.headers['Host']}{_NODE}{handler.path}")
         else:
-            _send(handler, *self._found(operation, self.folder / path[1:], values))
+            done = _changed(operation, self.folder, path, values, data)
+            status, data = (200, done) if done is not None else self._found(operation, self.folder / path[1:], values)
+            _send(handler, status, data[: len(data) // 2] if other == HALF else data)
 
     def _found(self, operation: str, path: Path, values: dict[str, str]) -> tuple[int, bytes]:
         if not path.exists():
@@ -91,6 +100,27 @@ class WebHdfs:
             return 200, json.dumps({"BlockLocations": {"BlockLocation": [block]}}).encode()
         assert operation == "GETFILESTATUS", operation
         return 200, json.dumps({"FileStatus": _status(path)}).encode()
+
+
+def _changed(operation: str, folder: Path, name: str, values: dict[str, str], data: bytes) -> bytes | None:
+    """The answer to an operation that changes files; None for another one. As in HDFS, a rename replaces no file."""
+    path, done = folder / name[1:], True
+    if operation == "EMPTY":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    elif operation == "WRITE":
+        with path.open("ab") as file:
+            file.write(data)
+    elif operation == "RENAME":
+        target = folder / values["destination"][1:]
+        done = values.get("renameoptions") == "OVERWRITE" or not target.exists()
+        if done:
+            path.replace(target)
+    elif operation == "DELETE":
+        path.unlink(missing_ok=True)
+    else:
+        return None
+    return json.dumps({"boolean": done}).encode()
 
 
 def _status(path: Path) -> dict[str, Any]:

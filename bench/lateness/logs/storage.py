@@ -10,9 +10,10 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+
+from bench.lateness.logs.webhdfs import check_answers
 
 __all__ = [
     "HIDDEN",
@@ -31,8 +32,6 @@ _LEAST_BYTES = 64 << 10
 """The least bytes of a request, because a record is read in small pieces."""
 _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs"}
 """The library that fsspec needs for a scheme. Our error names it; fsspec's own text is long."""
-_SILENT_S_MAX = 60.0
-"""Seconds that a name node or data node may take to connect, and to send the next bytes."""
 HIDDEN = "…"
 """Stands where a secret was."""
 _TOKEN = re.compile(r"(delegation=)[^&\s]+")
@@ -126,25 +125,8 @@ def file_system(uri: str, options: Mapping[str, Any] | str = "") -> Any:
         text = str(error).partition("\n")[0]
         raise StorageError(f"{uri}: {text}{native if uri.startswith('hdfs://') else ''}") from error
     if uri.startswith("webhdfs://"):
-        _checked(system)
+        check_answers(system)
     return system
-
-
-def _checked(system: Any) -> None:
-    """Let WebHDFS's requests end, and let a data node's refusal be an error.
-
-    fsspec waits for ever, and takes the text of the refusal for the bytes of the file.
-    """
-    session = system.session
-    if not isinstance(session.request, partial):  # fsspec gives the same object again
-        session.request = partial(session.request, timeout=_SILENT_S_MAX)
-        session.get = partial(_got, session.get)
-
-
-def _got(get: Any, *words: Any, **more: Any) -> Any:
-    answer = get(*words, **more)
-    answer.raise_for_status()
-    return answer
 
 
 def error_line(error: Exception) -> str:

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from zlib import crc32
 
 from bench.lateness.logs.storage import StorageError, error_line, file_system, local_path
+from bench.lateness.logs.webhdfs import rename_over
 
 __all__ = ["ChangedError", "Folder", "StateError", "checksum", "folder_for"]
 
@@ -56,7 +57,7 @@ class Folder(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """All bytes of a file. Raises FileNotFoundError if there is none."""
+        """All bytes of a file. Raises FileNotFoundError if there is none, OSError or StateError if it fails."""
         ...
 
     def here(self, name: str) -> str:
@@ -76,7 +77,7 @@ class Folder(Protocol):
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it is there. Raises OSError or StateError."""
         ...
 
     def close(self) -> None:
@@ -162,7 +163,10 @@ class _Local:
 
 
 class _Remote:
-    """An object store writes a file as a whole. It has no lock, but S3 can replace a file on a condition."""
+    """An object store writes a file as a whole. It has no lock, but S3 can replace a file on a condition.
+
+    HDFS does not write a file as a whole, but it can rename one over another.
+    """
 
     locks = False
 
@@ -170,6 +174,7 @@ class _Remote:
         self._uri = uri.rstrip("/")
         self._system: Any = file_system(uri, options)
         self._knows_versions = "s3" in _protocols(self._system)
+        self._renames = "webhdfs" in _protocols(self._system)
         self._copies: TemporaryDirectory[str] | None = None
 
     def _place(self, name: str) -> str:
@@ -191,8 +196,13 @@ class _Remote:
         return sorted(item["name"].rstrip("/").rpartition("/")[2] for item in found if item["type"] == "file")
 
     def read(self, name: str) -> bytes:
-        """Read a file as a whole. Raises FileNotFoundError."""
-        data: bytes = self._system.cat_file(self._place(name))
+        """Read a file as a whole. Raises FileNotFoundError, StateError."""
+        try:
+            data: bytes = self._system.cat_file(self._place(name))
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise StateError(f"--state {self._place(name)}: {error_line(error)}") from error
         return data
 
     def here(self, name: str) -> str:
@@ -232,6 +242,9 @@ class _Remote:
 
     def replace(self, name: str, data: bytes, version: str) -> None:
         """Put a file by one request, on the condition that it has this ETag. Raises ChangedError, StateError."""
+        if self._renames:
+            self._rename(name, data)
+            return
         if not self._knows_versions:
             self.write(name, data)
             return
@@ -243,6 +256,14 @@ class _Remote:
                 raise
             raise ChangedError(f"--state {self._uri}: another run has written it meanwhile; begin again") from error
 
+    def _rename(self, name: str, data: bytes) -> None:
+        """Put a file beside another one, and rename it: HDFS makes a file empty, then adds its bytes."""
+        self.write(name + _NEW, data)
+        try:
+            rename_over(self._system, self._place(name + _NEW), self._place(name))
+        except Exception as error:
+            raise StateError(f"--state {self._place(name)}: {error_line(error)}") from error
+
     def _put(self, name: str, data: bytes, condition: dict[str, str]) -> None:
         try:
             self._system.pipe_file(self._place(name), data, **condition)
@@ -250,13 +271,15 @@ class _Remote:
             raise StateError(f"--state {self._place(name)}: {error_line(error)}") from error
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there, and its copy."""
+        """Remove a file, if it is there, and its copy. Raises StateError."""
         if self._copies is not None:
             (Path(self._copies.name) / name).unlink(missing_ok=True)
         try:
             self._system.rm_file(self._place(name))
         except FileNotFoundError:
             pass
+        except Exception as error:
+            raise StateError(f"--state {self._place(name)}: {error_line(error)}") from error
 
     def close(self) -> None:
         """Remove the copies of `here`."""
