@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from remoting.messages.message import Message, encode_record
+from store.disk.checkpoint import DeliveryCheckpoint
 from store.disk.files import Files
 from store.spill.spill_store import SpillStore
 from tests.store.spill_world import STORE_ID, tiny_options
@@ -84,6 +85,24 @@ def test_runs_cancelled_and_moved_messages(spark: Any, tmp_path: Path) -> None:
         "lost": 0,
         "repeated": 0,
     }
+
+
+def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
+    """Wherever the damage is: its done-sets say which messages have ended, so other figures would come of it."""
+    from bench.lateness.logs.spill_files import plan_spill
+    from bench.lateness.logs.storage import StorageError, storage_for
+
+    fill(tmp_path / "timewheel" / "delay")
+    place = tmp_path / "timewheel" / "checkpoint"
+    DeliveryCheckpoint(Files(), place, STORE_ID).replace_section("levels", bytes(20), 0)
+    assert plan_spill(str(tmp_path), storage_for(str(tmp_path)))
+    whole = place.read_bytes()
+    cuts = [whole[:size] for size in range(len(whole))]
+    flips = [bytes([*whole[:at], whole[at] ^ 1, *whole[at + 1 :]]) for at in range(len(whole))]
+    for data in (*cuts, *flips, whole * 2):
+        place.write_bytes(data)
+        with pytest.raises(StorageError, match="checkpoint is damaged"):
+            plan_spill(str(tmp_path), storage_for(str(tmp_path)))
 
 
 class Copied(bytes):

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,7 @@ _PLAN_TRIES = 5
 _WINDOW = 4 << 20
 _BORN_MS = RECORD.picked("born_ms")
 _CHECKPOINT_HEAD = CHECKPOINT.struct()
+_CRC = slice(CHECKPOINT.at("crc"), CHECKPOINT.at("zeros"))
 _SECTION = CHECKPOINT_SECTION.struct()
 _DONE_HEAD = DELAY_SECTION.struct("version", "position")
 _FRAME_MAGIC = FRAME_MAGIC.to_bytes(4, "little")
@@ -224,13 +226,13 @@ def _files(folder: str, manifest: Manifest, done: dict[int, bytes]) -> list[Spil
 
 def _checkpoint(storage: Storage, folder: str) -> dict[str, bytes]:
     """Sections of the delivery checkpoint. The file is replaced as a whole, so one read gives one state."""
-    size = storage.sizes(folder).get("checkpoint", 0)
-    if not size:
+    if "checkpoint" not in storage.sizes(folder):
         return {}
     data = _whole(storage, f"{folder}/checkpoint", 1 << 30)
-    magic, _, count, said, *_ = _CHECKPOINT_HEAD.unpack_from(data)
-    if magic != b"TWCP" or said != len(data):
-        raise StorageError(f"{folder}/checkpoint is no checkpoint: {len(data)} bytes that begin with {data[:8]!r}")
+    crc = int.from_bytes(data[_CRC], "big")
+    if not data.startswith(b"TWCP") or crc32(data[: _CRC.start] + bytes(4) + data[_CRC.stop :]) != crc:
+        raise StorageError(f"{folder}/checkpoint is damaged: {len(data)} bytes that begin with {data[:8]!r}")
+    _, _, count, *_ = _CHECKPOINT_HEAD.unpack_from(data)
     at, sections = _CHECKPOINT_HEAD.size, {}
     for _ in range(count):
         (length,) = UNSIGNED_SHORT.unpack_from(data, at)
