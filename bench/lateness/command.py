@@ -37,7 +37,7 @@ from bench.lateness.options import EXAMPLES, WORDS, ExpectType, InstantType, Tab
 from bench.lateness.pipeline import Job, find_sources, look_around, run_job
 from bench.lateness.places import alone_in, check_here, check_places, check_received
 from bench.lateness.reading_progress import ReadingProgress, progress_for, watched
-from bench.lateness.results.result import Result
+from bench.lateness.results.result import SUMMARY, Result
 from bench.lateness.saying import last_lines
 from bench.lateness.state.rounds import check_state, repeat
 from bench.lateness.state.state import StateFolder
@@ -363,8 +363,14 @@ def our_error(text: str) -> tuple[str, str] | None:
 
 
 def _draw(out: Path, say: Callable[[str], None]) -> None:
-    """Draw the report. If that fails, say why in one line: the figures are written already."""
+    """Draw the report. If nothing here can draw it, say why in one line: the figures are written already.
+
+    Raises StorageError if the page cannot be written: the one that is there may be of an earlier run.
+    """
     try:
         say(f"report: {write_report(out)}")
     except ReportError as error:
-        say(str(error))
+        _say(str(error))
+    except OSError as error:
+        text = f"--out {out}: the page cannot be written ({error.strerror or error}); the figures are in {SUMMARY}"
+        raise StorageError(text) from error

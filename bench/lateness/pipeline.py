@@ -14,6 +14,7 @@ from bench.lateness.counting.tables import take_apart
 from bench.lateness.engines.job import Engine, Job, Receipts, look_at_delay_stores, look_at_logs
 from bench.lateness.logs.schemas import GAP, STATISTICS
 from bench.lateness.logs.sources import LogSource, find_sources
+from bench.lateness.logs.storage import StorageError
 from bench.lateness.results.hdr import percentile_files
 from bench.lateness.results.order import in_order
 from bench.lateness.results.result import CELLS, HISTOGRAMS, RECEIVED, SUMMARY
@@ -90,22 +91,30 @@ def _hosts(notes: Sequence[dict[str, Any]], sources: int) -> dict[int, set[str]]
 
 
 def write_result(out: Path, summary: dict[str, Any], tables: dict[str, Any]) -> None:
-    """Write the result folder: the tables first, the summary last, each replaced as a whole. Raises OSError."""
+    """Write the result folder: the tables first, the summary last, each replaced as a whole. Raises StorageError."""
+    try:
+        _write(out, summary, tables)
+    except OSError as error:
+        raise StorageError(f"--out {out}: the result cannot be written ({error.strerror or error})") from error
+
+
+def _write(out: Path, summary: dict[str, Any], tables: dict[str, Any]) -> None:
     import pyarrow.parquet as pq
 
-    fresh = out / f".{HISTOGRAMS}.new"
+    fresh, place = out / f".{HISTOGRAMS}.new", out / f".{SUMMARY}.new"
     shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
     try:
+        fresh.mkdir(parents=True)
         for name, table in tables.items():
             pq.write_table(in_order(table), fresh / f"{name}.parquet")
         for name, text in percentile_files(tables, [source["name"] for source in summary["sources"]]).items():
             (fresh / name).write_text(text, encoding="ascii")
+        # Before the tables are replaced: a summary of another run beside them would be wrong.
+        place.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
         shutil.rmtree(out / HISTOGRAMS, ignore_errors=True)
         fresh.rename(out / HISTOGRAMS)
+        place.rename(out / SUMMARY)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
+        place.unlink(missing_ok=True)
         raise
-    place = out / f".{SUMMARY}.new"
-    place.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    place.rename(out / SUMMARY)

@@ -20,7 +20,7 @@ def write_report(folder: Path) -> Path:
     """Draw the page of a result folder into it, ``report.html``, and return its path.
 
     The folder is one of ``timewheel lateness --out`` or of ``timewheel bench --out``. Raises ReportError if it is
-    neither, or if what draws (matplotlib) is not installed.
+    neither, or if what draws (matplotlib) is not installed; OSError if the page cannot be written.
     """
     from bench.figures.results import read
     from bench.lateness.results.result import SUMMARY, ResultError, read_result

@@ -45,8 +45,13 @@ _DRAWN_CELLS = 1_500
 def write(result: Result, path: Path) -> None:
     """Write the page through a temporary file, so that a reader never sees half a page. Raises OSError."""
     half = path.with_name(path.name + ".new")
-    half.write_text(render(result), encoding="utf-8")
-    half.replace(path)
+    text = render(result)
+    try:
+        half.write_text(text, encoding="utf-8")
+        half.replace(path)
+    except BaseException:
+        half.unlink(missing_ok=True)
+        raise
 
 
 def render(result: Result) -> str:

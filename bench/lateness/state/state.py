@@ -213,13 +213,17 @@ class StateFolder:
             dict(sorted((old.pairs | days).items())),
             {place: old.said.get(place) or self._said(job, *place) for place in shown},
         )
-        version = self._folder.version(NAME)
-        present = read_record(self._path, self._folder, old.levels, [(one.name, one.kind) for one in self._sources])
-        if present.generation != old.generation:
-            raise ChangedError(f"--state {self._path}: another run has written it meanwhile; begin again")
-        write_record(self._folder, record, version)
-        self._record = record
-        remove_unlisted(self._folder, record)
+        try:
+            version = self._folder.version(NAME)
+            sources = [(one.name, one.kind) for one in self._sources]
+            present = read_record(self._path, self._folder, old.levels, sources)
+            if present.generation != old.generation:
+                raise ChangedError(f"--state {self._path}: another run has written it meanwhile; begin again")
+            write_record(self._folder, record, version)
+            self._record = record
+            remove_unlisted(self._folder, record)
+        except OSError as error:
+            raise StateError(f"--state {self._path}: {NAME} cannot be written ({error.strerror or error})") from error
 
     def _sums(self, sums: pa.Table, last_ms: int | None, lead: str) -> list[Kept]:
         """The files of sums with these added; small files are joined with them, and old minutes become hours then."""
