@@ -40,6 +40,19 @@ def test_counts_are_worse_only_where_they_are_faults() -> None:
     assert found["max"].now == "at least 1 min"
 
 
+def test_lower_bounds_are_no_exact_differences() -> None:
+    """What waited 60 s in the earlier run came later than that: nobody knows whether 80 s are worse."""
+
+    def p99(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, bool | None]:
+        return next((one.words, one.worse) for one in differences(before, now) if one.name == "p99")
+
+    waits = summary_of([0] * 9, overdue=1)
+    assert p99(waits, summary_of([0] * 9 + [80_000])) == ("at most 20 s later", None)
+    assert p99(waits, summary_of([0] * 10)) == ("at least 1 min earlier", False)
+    assert p99(summary_of([0] * 9 + [80_000]), waits) == ("at most 20 s earlier", None)
+    assert p99(summary_of([0] * 10), waits) == ("at least 1 min later", True)
+
+
 def test_from_nothing_to_something_and_other_targets() -> None:
     found = {one.name: one for one in differences(summary_of([]), summary_of([5], target=Target(0.5, 3)))}
     assert (found["p99"].before, found["p99"].now, found["p99"].worse) == ("-", "5 ms", None)
@@ -51,7 +64,7 @@ def test_from_nothing_to_something_and_other_targets() -> None:
 def test_words() -> None:
     assert in_words(differences(summary_of([1]), summary_of([1]))) == ["No percentile, share or fault differs."]
     lines = in_words(differences(summary_of([1] * 10), summary_of([1] * 10, overdue=1)))
-    assert lines[0].startswith("Worse: p99 60 s later")
+    assert lines[0].startswith("Worse: p99 at least 60 s later")
     assert lines[0].endswith("overdue 1 more.")
     brief = in_words(differences(summary_of([1] * 10), summary_of([1] * 10, overdue=1)), brief=True)
     assert brief[0].count("later") == 2, "p99 and max"

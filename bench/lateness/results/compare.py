@@ -58,11 +58,18 @@ def _late(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Differen
     texts = [_ms(value, name in side["at_least"]) for value, side in ((before, old), (now, new))]
     if before is None or now is None or before == now:
         return Difference(name, texts[0], texts[1])
+    later = now > before
+    words = f"{lateness_text(abs(now - before))} {'later' if later else 'earlier'}"
+    bounds = [name in side["at_least"] for side in (old, new)]
+    if bounds[0] != bounds[1]:  # the lateness of the other run is exact, that of this one is larger
+        grows = bounds[1] == later
+        return Difference(
+            name, texts[0], texts[1], f"at {'least' if grows else 'most'} {words}", later if grows else None
+        )
     low, high = sorted((before, now))
-    words = f"{lateness_text(high - low)} {'later' if now > before else 'earlier'}"
     if low > 0 and high >= _TIMES_FROM * low:
-        words += f" ({high / low:,.{0 if high >= 10 * low else 1}f} times {'as late' if now > before else 'less late'})"
-    return Difference(name, texts[0], texts[1], words, now > before)
+        words += f" ({high / low:,.{0 if high >= 10 * low else 1}f} times {'as late' if later else 'less late'})"
+    return Difference(name, texts[0], texts[1], words, later)
 
 
 def _ms(value: int | None, at_least: bool) -> str:

@@ -206,5 +206,5 @@ def nines_scale(axes: Axes, top: int) -> None:
     """Make the x axis one of nines, in percent, up to ``top`` nines, with 100 behind them."""
     names = ["0", "90", "99"] + [f"99.{'9' * (n - 2)}" for n in range(3, top + 1)]
     axes.set_xlim(0, top + 1)
-    axes.set_xlabel("percent of deliveries")
+    axes.set_xlabel("percent of messages")
     set_ticks(axes, "x", [*range(top + 1), top + 1.0], [*names[: top + 1], "100"])
