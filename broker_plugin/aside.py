@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from broker_plugin.figures.tally import Accepted
     from broker_plugin.pending.keyed_turn import KeyedTurn
     from broker_plugin.pending.limits import PendingLimits
-    from store.spill.rows.model import Block
+    from store.spill.rows.block import Block
 
 __all__ = ["ROW_BYTES", "AsideFrame", "GateAside", "parts_of"]
 

@@ -46,13 +46,13 @@ from remoting.messages.message import (
 )
 from remoting.messages.properties import DELAY, DELAY_KEY, OWN_PROPERTIES, TRAN_MSG, remove_properties
 from store.disk.errors import StoreError, StoreFullError
-from store.disk.flusher import Ticket
+from store.disk.ticket import Ticket
 from store.put.plugin_api import Held, HeldBatch, OneByOne, PutStatus, Refused
 
 if TYPE_CHECKING:
     from broker_plugin.sweeper import Sweeper
     from store.disk.flusher import Flusher
-    from store.spill.rows.model import Block
+    from store.spill.rows.block import Block
     from store.spill.spill_store import SpillStore
 
 __all__ = ["Gate"]

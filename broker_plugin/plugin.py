@@ -52,7 +52,7 @@ from store.put.plugin_api import (
 from store.spill.spill_store import SpillStore
 
 if TYPE_CHECKING:
-    from store.disk.flusher import Ticket
+    from store.disk.ticket import Ticket
 
 __all__ = ["DelayPlugin"]
 

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import RLock
 
-    from store.disk.flusher import Ticket
-    from store.spill.rows.model import Block
+    from store.disk.ticket import Ticket
+    from store.spill.rows.block import Block
     from store.spill.spill_store import SpillStore
 
 __all__ = ["ARMED_MAX", "HAND_MAX", "LOOKAHEAD_MS", "Sweeper"]

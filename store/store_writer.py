@@ -16,7 +16,8 @@ from store.derived.apache_index import ApacheIndex
 from store.derived.consume_queue import ConsumeQueue
 from store.derived.consume_queues import ConsumeQueues
 from store.derived.index import KeyIndex
-from store.disk.flusher import Flusher, Ticket
+from store.disk.flusher import Flusher
+from store.disk.ticket import Ticket
 from store.log.commit_log import CommitLog
 from store.options import StoreOptions
 from store.put.put import Put, PutResult, PutStatus

@@ -18,7 +18,7 @@ from store.log.commit_log import KEPT_BYTES_MAX
 from store.put.plugin_api import PutResult, PutStatus
 
 if TYPE_CHECKING:
-    from store.disk.flusher import Ticket
+    from store.disk.ticket import Ticket
     from store.message_store import MessageStore
 
 __all__ = ["DurableReplies"]

@@ -10,7 +10,7 @@ from store.put.plugin_api import BeforePut, Held, HeldBatch, OneByOne, Plugin, R
 
 if TYPE_CHECKING:
     from remoting.messages.message import Message, UniformBatch
-    from store.disk.flusher import Ticket
+    from store.disk.ticket import Ticket
 
 __all__ = [
     "BeforePutBatch",

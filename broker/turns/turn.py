@@ -51,7 +51,7 @@ from store.put.plugin_api import (
 from store.put.put_group import put_of
 
 if TYPE_CHECKING:
-    from store.disk.flusher import Ticket
+    from store.disk.ticket import Ticket
     from store.message_store import MessageStore
 
 __all__ = ["Turn"]

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, overload
 from broker_plugin.pending.changes import Changes
 from broker_plugin.pending.looking import CALL_NS, Cursor, Looker, Slice
 from store.disk.errors import StoreError
-from store.disk.flusher import Ticket
+from store.disk.ticket import Ticket
 from store.put.pending_api import (
     BULK_MAX,
     PendingAnswer,

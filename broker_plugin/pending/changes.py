@@ -31,7 +31,8 @@ from remoting.messages.message import RecordError, record_fields, store_ms_at
 from remoting.messages.properties import UNIQ_KEY, get_property
 from remoting.pending_rules import past_fault
 from store.disk.errors import StoreError
-from store.disk.flusher import Flusher, Ticket
+from store.disk.flusher import Flusher
+from store.disk.ticket import Ticket
 from store.put.pending_api import PendingAnswer, PendingName, PendingOrder, PendingVerb, PendingVerdict
 from store.put.plugin_api import DeliveryTarget, LookupTarget, SettlingTarget
 from store.spill.rows.model import Columns, RecordCorruptError
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from broker_plugin.pending.looking import Slice
     from broker_plugin.pending.parts import Delivery, Overdue
     from broker_plugin.rules.stats import Stats
-    from store.spill.rows.model import Block, Found
+    from store.spill.rows.block import Block
+    from store.spill.rows.model import Found
     from store.spill.spill_store import SpillStore
 
 __all__ = ["ChangeWatcher", "Changes"]

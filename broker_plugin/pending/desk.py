@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from broker_plugin.figures.balance import TopicBalance
     from broker_plugin.pending.parts import Delivery, Overdue
     from broker_plugin.rules.stats import Stats
-    from store.disk.flusher import Ticket
+    from store.disk.ticket import Ticket
     from store.spill.rows.model import Found
     from store.spill.spill_store import SpillStore
 

@@ -19,13 +19,13 @@ from broker_plugin.pending.put_backs import PutBacks
 from broker_plugin.pending.records import fresh_copy, restamped, sent_delay_ms, with_delay
 from remoting.messages.message import record_fields
 from store.disk.errors import StoreError
-from store.disk.flusher import Ticket
+from store.disk.ticket import Ticket
 from store.put.plugin_api import Held, PutStatus, Refused
 from store.spill.rows.model import Found
 
 if TYPE_CHECKING:
     from broker_plugin.pending.parts import Delivery
-    from store.spill.rows.model import Block
+    from store.spill.rows.block import Block
     from store.spill.spill_store import SpillStore
 
 __all__ = ["REPLACED_MAX", "KeyedShare", "KeyedTurn"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from store.spill.rows.model import Block
+    from store.spill.rows.block import Block
 
 __all__ = ["Delivery", "Overdue"]
 

@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 class PutBacks(Generic[_T]):
-    """A `store.disk.flusher.Syncable`: ``written`` counts all put-backs ever, ``synced`` those that are durable.
+    """A `store.disk.ticket.Syncable`: ``written`` counts all put-backs ever, ``synced`` those that are durable.
 
     Args:
         spill: has the messages; its lock is the delivery lock.

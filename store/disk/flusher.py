@@ -29,7 +29,7 @@ from queue import Empty, SimpleQueue
 from store.disk.errors import StoreError
 from store.disk.ticket import Syncable, Ticket
 
-__all__ = ["Flusher", "Syncable", "Ticket"]
+__all__ = ["Flusher"]
 
 WAIT_MAX_MS = 250
 """Longest wait of the thread, so that a step of the wall clock cannot put it to sleep for an hour."""

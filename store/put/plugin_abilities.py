@@ -12,7 +12,7 @@ from store.put.plugin_api import BeforePut, HeldBatch, OneByOne, Plugin
 
 if TYPE_CHECKING:
     from remoting.messages.message import UniformBatch
-    from store.disk.flusher import Ticket
+    from store.disk.ticket import Ticket
 
 __all__ = [
     "Aside",

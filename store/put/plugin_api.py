@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from remoting.messages.message import Message
     from store.disk.checkpoint import DeliveryCheckpoint
     from store.disk.files import Files
-    from store.disk.flusher import Flusher, Ticket
+    from store.disk.flusher import Flusher
+    from store.disk.ticket import Ticket
 
 __all__ = [
     "BeforePut",

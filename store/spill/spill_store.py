@@ -53,10 +53,11 @@ from remoting.layout import FRAME_BYTES, FRAME_ROW_BYTES
 from store.disk.delay_id import SEQUENCE_MAX, delay_id
 from store.disk.errors import StoreError, StoreFullError
 from store.disk.files import Files
-from store.disk.flusher import Syncable, Ticket
+from store.disk.ticket import Syncable, Ticket
 from store.spill.journal.journal import Journal
+from store.spill.rows.block import Block
 from store.spill.rows.format import ACCEPT, CANCEL, MOVE
-from store.spill.rows.model import Block, Columns, Found, SpillOptions
+from store.spill.rows.model import Columns, Found, SpillOptions
 from store.spill.rows.page_cache import RunPageCache
 from store.spill.spill_view import SpillView
 from store.spill.state.debts import Debts

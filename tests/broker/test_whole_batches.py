@@ -11,7 +11,7 @@ from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode, ResponseCode
 from remoting.messages.message import MAX_PROPERTIES_BYTES, join_batch
 from store.disk.errors import StoreError
-from store.spill.rows.model import Block
+from store.spill.rows.block import Block
 from tests.broker.core_rig import START_MS, FakePlugin, Rig, properties, sound
 
 PLACES = [0, 1, 2]

@@ -14,7 +14,7 @@ from broker_plugin.pending.limits import PendingLimits
 from broker_plugin.pending.looking import Looker
 from broker_plugin.pending.records import accepted_ms, fresh_copy
 from broker_plugin.rules.ranges import KEY_MAX
-from store.disk.flusher import Ticket
+from store.disk.ticket import Ticket
 from store.spill.spill_store import SpillStore
 from store.spill.state.message_rows import MessageRows
 from tests.simulation.kinds import Kind

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from store.disk.errors import StoreDoubtError, StoreError, SyncFailedError
-from store.spill.rows.model import Block, SpillOptions
+from store.spill.rows.block import Block
+from store.spill.rows.model import SpillOptions
 from store.spill.spill_store import SpillStore
 from tests.support.simdisk import PowerCut, SimDisk
 

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from store.disk.errors import SyncFailedError
-from store.disk.flusher import Flusher, Ticket
+from store.disk.flusher import Flusher
+from store.disk.ticket import Ticket
 
 
 class Dummy:

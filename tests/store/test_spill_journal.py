@@ -15,7 +15,7 @@ from store.disk.errors import (
     SyncFailedError,
 )
 from store.spill.journal.journal import Journal
-from store.spill.rows.model import Block
+from store.spill.rows.block import Block
 from store.spill.spill_store import SpillStore
 from tests.store.spill_world import FOREVER, ROOT, STORE_ID, tiny_options
 from tests.support.simdisk import SimDisk

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from store.disk.files import Files
-from store.spill.rows.model import Block, SpillOptions
+from store.spill.rows.block import Block
+from store.spill.rows.model import SpillOptions
 from store.spill.spill_store import SpillStore
 
 STORE_ID = bytes(range(16))

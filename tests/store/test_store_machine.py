@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from remoting.messages.message import Message, decode_record, encode_host
 from store.disk.errors import StoreError, SyncFailedError
-from store.disk.flusher import Ticket
+from store.disk.ticket import Ticket
 from store.message_store import MessageStore, PullStatus
 from store.options import StoreOptions
 from store.put.plugin_api import PutRecord, PutStatus, put_record

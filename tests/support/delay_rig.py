@@ -27,10 +27,12 @@ from remoting.messages.message import Message
 from remoting.messages.properties import TW_ID, format_properties, get_property
 from store.disk.delay_id import delay_id
 from store.disk.errors import StoreFullError, SyncFailedError
-from store.disk.flusher import Flusher, Ticket
+from store.disk.flusher import Flusher
 from store.disk.slab import Slab
+from store.disk.ticket import Ticket
 from store.put.plugin_api import Put, PutRecord, PutResult, PutStatus
-from store.spill.rows.model import Block, Columns, Found, RecordCorruptError
+from store.spill.rows.block import Block
+from store.spill.rows.model import Columns, Found, RecordCorruptError
 from store.spill.state.message_rows import MessageRows
 from tests.support.simdisk import SimDisk
 

@@ -41,8 +41,8 @@ from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES
 from remoting.messages.checksum import crc32
 from store.disk.errors import StoreClosedError, StoreDoubtError, StoreError, StoreFullError, SyncFailedError
 from store.spill.journal.segment import JournalSegment
+from store.spill.rows.block import Block
 from store.spill.rows.format import ACCEPT, END, MOVE, ROW_DTYPE, encode_frame, encode_rows, frame_seed, read_frame
-from store.spill.rows.model import Block
 
 __all__ = ["Journal", "records_are_whole"]
 

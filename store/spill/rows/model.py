@@ -11,13 +11,11 @@ ref              ``file_no << 32 | ordinal``: where a record lives now. File num
 from __future__ import annotations
 
 from store.disk.errors import StoreCorruptError, StoreFormatError
-from store.spill.rows.block import Block
 from store.spill.rows.format import PAGE_BYTES_MAX
 
 __all__ = [
     "FIRST_KEY",
     "LAST_KEY",
-    "Block",
     "Columns",
     "Found",
     "Key",

@@ -17,7 +17,7 @@ __all__ = ["Debts"]
 
 
 class Debts:
-    """Cancels that could not be written; a `store.disk.flusher.Syncable`.
+    """Cancels that could not be written; a `store.disk.ticket.Syncable`.
 
     A refused message must not come back after a crash, so these are written before anything else. ``written`` counts
     all cancels that were ever owed, ``synced`` those that are known to be durable.

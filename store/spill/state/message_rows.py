@@ -100,7 +100,7 @@ class _Part:
 
 
 class MessageRows:
-    """The rows of one folder; a `store.disk.flusher.Syncable`.
+    """The rows of one folder; a `store.disk.ticket.Syncable`.
 
     Args:
         files: the disk.
