@@ -123,7 +123,7 @@ class Deliverer:
         self.lose_track: Callable[[], None] = lambda: None
         """Stops checkpoints, so that the durable one stays as it is until a restart."""
         self.uncertain = 0
-        """How many messages may or may not have been appended."""
+        """Number of messages of which nobody knows whether they were appended."""
         self.tally: Delivered = Uncounted()
         self.stalled_until_ms = 0
         """No deliveries before this time (epoch ms), because the store refused everything."""
@@ -233,7 +233,7 @@ class Deliverer:
         return outcome
 
     def _is_doubtful(self, put: PutRecord, in_doubt: frozenset[int], now_ms: int) -> bool:
-        """Whether a refused cancel or move of this message may count after a crash; if so, it is noted as failed."""
+        """True if a refused cancel or move of this message may count after a crash; if so, it is noted as failed."""
         own = own_properties_of(record_fields(bytes(put.record))[2])
         if own is None or own[0] not in in_doubt:
             return False
@@ -386,11 +386,11 @@ class Deliverer:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the store refused everything at the last try. Any thread."""
+        """True if the store refused all appends at the last try. Any thread."""
         return self._stalls > 0
 
     def is_stalled(self, now_ms: int) -> bool:
-        """Whether deliveries pause because the store refused everything a moment ago."""
+        """True if deliveries pause because the store has just refused all appends."""
         if now_ms < self.stalled_until_ms - STALL_MAX_MS:
             self.stalled_until_ms = now_ms  # the clock was set back
         return now_ms < self.stalled_until_ms

@@ -56,15 +56,15 @@ class FailedGroup:
 
     @property
     def is_about_topic(self) -> bool:
-        """Whether the reason is the topic's, so that one failure means that all messages of the group would fail."""
+        """True if the reason is the topic's, so that one failure means that all messages of the group would fail."""
         return self.reason in _TOPIC_REASONS
 
     def takes(self, topic: str) -> bool:
-        """Whether a message of this topic may belong to the group."""
+        """True if a message of this topic may belong to the group."""
         return self.topic in (topic, ANY_TOPIC)
 
     def covers(self, topic: str, due_ms: int) -> bool:
-        """Whether an overdue message of this topic and due time counts as one of the group."""
+        """True if an overdue message of this topic and due time counts as one of the group."""
         return self.first_ms <= due_ms <= self.last_ms and self.takes(topic)
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ class Failures:
                 return
 
     def belongs(self, group: FailedGroup, topic: str, due_ms: int) -> bool:
-        """Whether a message within the due times of ``group``, which `take_due` has taken out, belongs to it.
+        """True if a message within the due times of ``group``, which `take_due` has taken out, belongs to it.
 
         A group for any topic takes what no other group claims. An unreadable record may belong to any group, so the one
         that meets it takes it, unless the group of the unreadable covers it.
@@ -134,7 +134,7 @@ class Failures:
         return not self.is_failed(topic, due_ms)
 
     def is_failed(self, topic: str, due_ms: int) -> bool:
-        """Whether an overdue message counts as failed."""
+        """True if an overdue message counts as failed."""
         return any(group.covers(topic, due_ms) for group in self._groups.values())
 
     def take_due(self, now_ms: int) -> FailedGroup | None:
@@ -169,7 +169,7 @@ class Failures:
         return min(self.backoff_max_ms, backoff_ms(group.attempts))
 
     def next_ms(self) -> int | None:
-        """When the first retry is due; None without failures."""
+        """Time of the next retry, epoch ms; None without failures."""
         return min((group.next_ms for group in self._groups.values()), default=None)
 
     def topics_changed(self, now_ms: int) -> None:

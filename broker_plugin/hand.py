@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 __all__ = ["CROWD_SHARE", "Hand"]
 
 CROWD_SHARE = 8
-"""If one millisecond fills half of the hand, 1 / `CROWD_SHARE` of a full hand stays of it; recovery gets the rest."""
+"""When one millisecond fills half of the hand, 1 / `CROWD_SHARE` of a full hand is kept; recovery gets the rest."""
 
 
 class Hand:
@@ -29,7 +29,7 @@ class Hand:
 
     @property
     def room(self) -> int:
-        """How many more it may hold."""
+        """Number of messages that still fit."""
         return self.most - len(self._dues)
 
     @property
@@ -51,7 +51,7 @@ class Hand:
             self._refs = [self._refs[at] for at in order]
 
     def due_by(self, now_ms: int) -> int:
-        """How many messages are due at ``now_ms``."""
+        """Number of messages that are due at ``now_ms``."""
         return bisect_right(self._dues, now_ms)
 
     def take(self, count: int) -> tuple[list[int], list[int]]:
@@ -71,7 +71,7 @@ class Hand:
         del self._dues[count:], self._refs[count:]
 
     def drop_crowd(self) -> int | None:
-        """If its last millisecond fills half of a full hand, forget most of that; returns it, else None."""
+        """Forget most of the last millisecond if it fills half of a full hand; return that millisecond, else None."""
         crowd_ms = self._dues[-1]
         begin = bisect_left(self._dues, crowd_ms)
         if len(self._dues) - begin < self.most // 2:

@@ -288,7 +288,7 @@ class DelayPlugin:
     # ------------------------------------------------------------------------------------------------ figures
 
     def pending_count(self) -> int:
-        """How many accepted messages are neither delivered nor cancelled."""
+        """Number of accepted messages that are neither delivered nor cancelled."""
         return self.spill.pending_count
 
     def promised_bytes(self) -> int:
@@ -296,7 +296,7 @@ class DelayPlugin:
         return self.spill.promised_bytes
 
     def is_behind(self) -> bool:
-        """Whether messages are overdue although the store accepts deliveries. Any thread, takes no lock."""
+        """True if messages are overdue although the store accepts deliveries. Any thread, takes no lock."""
         if self.deliverer.is_refused:
             return False
         return len(self.ranges) > 0 or self.sweeper.behind_ms >= BEHIND_MS
@@ -334,12 +334,12 @@ class DelayPlugin:
 
     @property
     def lateness(self) -> Mapping[str, LatenessCounts]:
-        """How late deliveries were, by who delivered."""
+        """Lateness of deliveries: those of the sweeper under ``on_time``, those of recovery under ``recovery``."""
         return {"on_time": self.stats.on_time, "recovery": self.stats.overdue}
 
     @property
     def first_delivery_ms(self) -> int:
-        """When it delivered for the first time since its start, epoch ms; 0: not yet."""
+        """Time of the first delivery since the start, epoch ms; 0: none yet."""
         return self.stats.first_delivery_ms
 
     def check(self) -> list[str]:

@@ -138,12 +138,12 @@ class OverdueRecovery:
 
     @property
     def failed_count(self) -> int:
-        """How many messages are known whose last delivery failed. Any thread."""
+        """Number of messages whose last delivery failed, as far as known. Any thread."""
         retry = self._retry
         return self._failures.count + (0 if retry is None else retry.left)
 
     def is_failed(self, topic: str, due_ms: int) -> bool:
-        """Whether a pending message of this topic and due time counts as failed. Under the delivery lock."""
+        """True if a pending message of this topic and due time counts as failed. Under the delivery lock."""
         retry = self._retry
         if retry is not None and retry.group.covers(topic, due_ms):
             return True

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["ARMED_MAX", "HAND_MAX", "LOOKAHEAD_MS", "Sweeper"]
 
 LOOKAHEAD_MS = 1000
-"""How far ahead of the clock the frontier is kept."""
+"""Distance of the frontier ahead of the clock."""
 LOOKAHEAD_LOW_MS = 750
 """The frontier is advanced when it is no further ahead than this: a few scans a second, not one per ms."""
 ARMED_MAX = 8192
@@ -75,7 +75,7 @@ INBOX_MAX = 256
 SCAN_RETRY_MS = 100
 """Pause after a scan that failed."""
 STEP_BACK_MS = 20
-"""If the clock went back by no more than this, the sweeper waits for it instead of arming anew."""
+"""When the clock goes back by no more than this, the sweeper waits for it instead of arming anew."""
 
 
 class Sweeper:
@@ -103,7 +103,7 @@ class Sweeper:
         """Wakes the thread that calls `step`."""
         self.ring_recovery: Callable[[], None] = lambda: None
         self.wake_ms = 0
-        """When `step` wants to be called again, epoch ms; see "Wake-ups" at the top."""
+        """Time of the next call of `step`, epoch ms; see "Wake-ups" at the top."""
         self._spill = spill
         self._deliverer = deliverer
         self._ranges = ranges
@@ -212,7 +212,7 @@ class Sweeper:
             self._hand.add(*self._wheel.advance(now_ms, room))
 
     def _hand_over_crowd(self) -> bool:
-        """If most of a full hand is due in one millisecond, give that millisecond to recovery, except its first part.
+        """Hand a millisecond to recovery, except its first part, if most of a full hand is due in it.
 
         So a message due a few milliseconds after a crowd does not belong to it, however late the sweeper is.
         Recovery begins at the start of the crowd, not behind the part that stays in hand: its order is then kept,
@@ -361,7 +361,7 @@ class Sweeper:
 
     @property
     def behind_ms(self) -> int:
-        """How many ms ago the oldest message in hand came due, as of the last step. Any thread."""
+        """Age of the oldest due message in hand, ms, as of the last step. Any thread."""
         first = self._hand.first
         return max(0, self._now_ms - first[0]) if first else 0
 

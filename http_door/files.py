@@ -12,7 +12,7 @@ __all__ = ["add_file", "add_page_files", "text_of"]
 _COMMON = "http_door"
 _SCRIPTS = ("common.js", "topics.js", "bulk.js")
 _FORM = b"<!-- bulk.html -->\n"
-"""Where a page has the form for changes by a query."""
+"""The place in a page where the form for changes by a query is put."""
 
 
 def text_of(package: str, name: str) -> bytes:

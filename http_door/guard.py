@@ -78,7 +78,7 @@ def _error(status: int, text: str, headers: Mapping[str, str] | None = None) -> 
 
 
 def shows_token(request: web.Request, token: str) -> bool:
-    """Whether a request carries this token (``Authorization: Bearer …``)."""
+    """True if a request carries this token (``Authorization: Bearer …``)."""
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
     # The header need not be text: bytes that are not arrive as surrogates.
     shown = given.encode("utf-8", "surrogateescape")

@@ -76,5 +76,5 @@ async def read_body(request: web.Request, within_s: float) -> None:
 
 
 def is_senders_fault(error: BaseException | None) -> bool:
-    """Whether an error is the fault of the sender of the request."""
+    """True if an error is the fault of the sender of the request."""
     return isinstance(error, HttpProcessingError | web.RequestPayloadError)

@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 BODY_SHOWN_BYTES = 64 << 10
-"""So much of a message's body is shown, unless more is asked for."""
+"""Bytes of a message's body that are shown, unless the request asks for more."""
 BODY_SHOWN_MAX = 4 << 20
 USUAL_ROWS = 100
 USUAL_BARS = 60
@@ -33,7 +33,7 @@ STATUS = {
     PendingVerdict.UNKNOWN: 404,
     PendingVerdict.REFUSED: 400,
 }
-"""Which status goes with a verdict."""
+"""HTTP status for each verdict."""
 
 
 def count_document(found: PendingCount) -> dict[str, Any]:

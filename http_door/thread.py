@@ -117,7 +117,7 @@ class DoorThread:
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
-    """Whether an error that aiohttp logs is ours. A request that is no HTTP is its sender's fault, and gets 400."""
+    """True if an error that aiohttp logs is ours. A request that is no HTTP is its sender's fault and gets 400."""
     return not (record.exc_info and is_senders_fault(record.exc_info[1]))
 
 
@@ -125,7 +125,7 @@ logging.getLogger("aiohttp.server").addFilter(_is_our_fault)
 
 
 def _reap(runner: web.AppRunner) -> None:
-    """If there are too many connections, close the oldest: silent ones must not keep others out."""
+    """Close the oldest connections if there are too many: silent ones must not keep others out."""
     server = runner.server
     if server is None:
         return

@@ -114,12 +114,12 @@ class RemotingCommand:
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request."""
+        """True if the command answers a request."""
         return self.flag & FLAG_RESPONSE != 0
 
     @property
     def is_oneway(self) -> bool:
-        """Whether no reply is wanted."""
+        """True if the sender wants no reply."""
         return self.flag & FLAG_ONEWAY != 0
 
     def reply(

@@ -37,7 +37,7 @@ class FrameDecoder:
         self._max_header_bytes = max_header_bytes
         self._most = most
         self.more = False
-        """Whether the kept bytes may contain whole commands."""
+        """True if the buffered bytes may contain whole commands."""
         self._rest: bytes | bytearray = b""
         self._need = 0
 

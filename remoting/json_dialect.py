@@ -126,7 +126,7 @@ def loads_apart(data: bytes) -> Any:
 
 
 def _is_flat(data: bytes) -> bool:
-    """Whether a text has few lists and objects, counting also brackets inside strings."""
+    """True if a text has few lists and objects, counting also brackets inside strings."""
     return data.count(b"[") + data.count(b"{") <= CONTAINERS_MAX
 
 

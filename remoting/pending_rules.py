@@ -18,13 +18,13 @@ __all__ = ["PAST_MS", "RANGE_MAX_MS", "SECONDS_BELOW", "past_fault", "time_fault
 SECONDS_BELOW = 100_000_000_000
 """A number of milliseconds below this lies before March 1973: it is a number of seconds."""
 PAST_MS = 1000
-"""How far in the past a new due time may lie: clocks differ, and requests take time. It means now."""
+"""A new due time may lie this far in the past and means now: clocks differ, and requests take time."""
 RANGE_MAX_MS = 3660 * 86_400_000
 """A range of times up to this length, some ten years, counts as a condition; a longer one could match everything."""
 
 
 def time_fault(name: str, value: int) -> str:
-    """What is wrong with a time that should be epoch ms; empty if nothing is.
+    """Describe the fault of a time that should be epoch ms; empty if it has none.
 
     >>> time_fault("due_from", 1_700_000_000)
     'due_from=1700000000 looks like seconds: milliseconds since 1970 are expected'
@@ -35,7 +35,7 @@ def time_fault(name: str, value: int) -> str:
 
 
 def past_fault(name: str, due_ms: int, now_ms: int) -> str:
-    """What is wrong with a new due time, epoch ms; empty if nothing is.
+    """Describe the fault of a new due time, epoch ms; empty if it has none.
 
     >>> past_fault("due_ms", 1_700_000_000_000, 1_700_000_005_000)
     'due_ms=1700000000000 lies 5000 ms in the past: to have it delivered now, the verb is now'

@@ -35,7 +35,7 @@ def sign(ext: Mapping[str, str], body: bytes, secret_key: str, version: int = 1 
 
 
 def fits(signature: str | None, ext: Mapping[str, str], body: bytes, secret_key: str, version: int) -> bool:
-    """Whether a signature is right for this request. Compares in constant time, so that nobody can guess it by time."""
+    """True if a signature is right for this request. Compares in constant time, so that nobody can guess it by time."""
     if signature is None:
         return False
     return hmac.compare_digest(sign(ext, body, secret_key, version).encode(), signature.encode("utf-8", "replace"))

@@ -75,7 +75,7 @@ class BrokerConfig:
     =================  =====================================================================================
 
     Arguments take precedence over ``values``, and ``values`` is changed to agree with them. Raises ConfigError for an
-    invalid value.
+    invalid value, TypeError if ``store_dir`` is no path.
 
     >>> config = BrokerConfig("/tmp/store", {"flushDiskType": "SYNC_FLUSH", "brokerNam": "b"}, listen_port=20911)
     >>> config.listen_port, config.vip_port, config.advertised, config.unknown

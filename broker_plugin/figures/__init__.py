@@ -1,1 +1,1 @@
-"""What the plug-in counts by topic, and its metrics."""
+"""Counters by topic, and the metrics of the plug-in."""

@@ -47,9 +47,9 @@ class TopicBalance:
         self._after = _FIRST
         self._epoch_begin = 0
         self.is_known = False
-        """Whether the messages that were pending at the start are counted completely."""
+        """True if the messages that were pending at the start are counted completely."""
         self.is_reading = False
-        """Whether a thread must call `step` to count them."""
+        """True if a thread must call `step` to count the messages that were pending at the start."""
 
     def load(self, spill: SpillStore, now_ms: int) -> None:
         """Count pending messages: all, or those due soon. Under the lock, before threads start. Raises StoreError."""

@@ -41,7 +41,7 @@ Entry = tuple[int, int, bytes]
 
 
 class AcceptedRow:
-    """What was accepted of one topic."""
+    """Counters of the accepted messages of one topic."""
 
     __slots__ = ("bytes", "count", "delay_ms", "delays", "sizes")
 

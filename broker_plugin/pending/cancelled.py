@@ -53,12 +53,12 @@ class CancelledRows:
 
     @property
     def owed_count(self) -> int:
-        """How many rows are still to be voided."""
+        """Number of rows that are still to be voided."""
         return len(self._owed)
 
     @property
     def lacking_count(self) -> int:
-        """How many rows wait for room on the disk."""
+        """Number of rows that wait for room on the disk."""
         return len(self._lacking)
 
     def encoded(self, found: Slice, now_ms: int) -> bytes:

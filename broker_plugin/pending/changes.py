@@ -91,7 +91,7 @@ class Changes:
         self._lookup = target if isinstance(target, LookupTarget) else None
         self.watchers: list[ChangeWatcher] = []
         self.counts_topics = False
-        """Whether messages are counted by topic: a cancel must then know the topic, so it must read the record."""
+        """True if messages are counted by topic: a cancel must then know the topic, so it must read the record."""
         self.frame_rows = max(1, spill.append_bytes_max // FRAME_ROW_BYTES)
         """Most messages that one frame of the journal cancels."""
         self.keys: DelayKeys | None = None
@@ -134,7 +134,7 @@ class Changes:
         )
 
     def still_wait(self, found: Slice) -> bool:
-        """Whether all messages of a slice still wait where they were read. Valid under this hold of the lock.
+        """True if all messages of a slice still wait where they were read. Valid under this hold of the lock.
 
         What is owed is put back first: `cancel_slice` must find nothing that moves a message. Raises StoreError.
         """
@@ -311,7 +311,7 @@ class Changes:
         return _unknown("it was delivered or cancelled: neither its delivery nor the row of its cancel can be read")
 
     def _is_named(self, name: PendingName, found: Found) -> bool:
-        """Whether a name fits a done message whose record can still be read."""
+        """True if a name fits a done message whose record can still be read."""
         try:
             with self._lock:
                 topic, _, text = record_fields(self._spill.read((found.ref,))[0])

@@ -313,7 +313,7 @@ class DelayKeys:
         return gone
 
     def is_pending(self, ids: Sequence[int]) -> bool:
-        """Whether any of these messages is pending."""
+        """True if any of these messages is pending."""
         for delay_id in ids:
             with self._spill.lock:
                 found = self._spill.find(delay_id)

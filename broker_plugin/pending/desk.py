@@ -204,7 +204,7 @@ class PendingDesk:
         return self._foresight.by_topic(query, cursor_of(query, after))
 
     def forecast(self, from_ms: int, to_ms: int, bars: int, topic: str = "") -> Forecast:
-        """How many messages come due when. Raises PendingError."""
+        """Count the messages that come due in each of ``bars`` spans of a range, epoch ms. Raises PendingError."""
         if not 0 <= from_ms < to_ms <= DUE_MAX_MS + 1:
             raise PendingError(
                 f"a forecast goes from an earlier ms to a later one, found {shown(from_ms)} and {shown(to_ms)}"
@@ -219,7 +219,7 @@ class PendingDesk:
         return self._foresight.of_all(from_ms, to_ms, bars)
 
     def accepted_ms(self, offset: int) -> int:
-        """When a message was accepted, epoch ms; 0 if the delay store no longer has it."""
+        """Time at which a message was accepted, epoch ms; 0 if the delay store no longer has it."""
         with self._lock:
             found = self._spill.find(offset)
             try:

@@ -1,4 +1,4 @@
-"""How many messages come due when: bars of equal length over a range of due times; and sums by topic."""
+"""Forecasts of pending messages: counts in spans of equal length over a range of due times, and sums by topic."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Foresight:
         return first.dues[0], max(first.dues[0], last_ms or 0)
 
     def _below(self, bounds: list[int]) -> tuple[list[int], int, bool]:
-        """How many are due before each of these times, how many in all, and whether both are exact."""
+        """Number of messages due before each of these times, number of all, and whether both are exact."""
         with self._spill.lock:
             self._sweeper.publish_all()
         below, exact = self._spill.outlook.counts_below(as_bounds((*bounds, DUE_MAX_MS + 1)))

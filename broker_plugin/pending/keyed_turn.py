@@ -74,7 +74,7 @@ class KeyedTurn:
         self._share: KeyedShare | None = None  # of the large batch that is being checked
         self.put_backs: PutBacks[_Replacement] = PutBacks(spill, self._restore, lambda one: one.held.offset)
         self.has_put_back = False
-        """Whether a message was put back since `taken_back` was last called."""
+        """True if a message was put back since `taken_back` was last called."""
         self.moved: Callable[[int, int, str], object] = lambda *_: None
         """Called with delay id, due time and topic of a message that is replaced. Under the delivery lock."""
         self.withdrawn: Callable[[int], object] = lambda _: None
@@ -89,7 +89,7 @@ class KeyedTurn:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do for this turn."""
+        """True if this turn keeps, replaces and adds no message with a key."""
         return not (self._kept or self._replacing or self.keys.fresh)
 
     def keep(self, kept: FirstStays) -> Held:

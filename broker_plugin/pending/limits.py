@@ -1,4 +1,4 @@
-"""How many messages and bytes may be pending, in all and of one topic. Sends above a limit are refused with figures.
+"""Limits of pending messages and bytes, in all and of one topic. Sends above a limit are refused with figures.
 
 The totals are the delay store's own. Those of a topic are counted here, and only if a limit for topics is set: then all
 pending messages are read once at open, which takes some microseconds each.
@@ -80,17 +80,17 @@ class PendingLimits:
 
     @property
     def is_set(self) -> bool:
-        """Whether there is any limit."""
+        """True if any limit is set."""
         return self._count_max > 0 or self._bytes_max > 0 or self.by_topic
 
     @property
     def by_topic(self) -> bool:
-        """Whether there is a limit for topics."""
+        """True if topics have a limit of messages or of bytes."""
         return self._topic_max > 0 or self._topic_bytes_max > 0
 
     @property
     def by_topic_bytes(self) -> bool:
-        """Whether there is a limit for the bytes of a topic."""
+        """True if topics have a limit of bytes."""
         return self._topic_bytes_max > 0
 
     def load(self) -> None:

@@ -42,11 +42,11 @@ class Overdue(Protocol):
 
     @property
     def failed_count(self) -> int:
-        """How many there are."""
+        """Number of messages whose last delivery failed."""
         ...
 
     def is_failed(self, topic: str, due_ms: int) -> bool:
-        """Whether a message of this topic and due time counts as failed. Under the delivery lock."""
+        """True if a message of this topic and due time counts as failed. Under the delivery lock."""
         ...
 
     def removed(self, topic: str, due_ms: int) -> None:

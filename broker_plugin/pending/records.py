@@ -46,7 +46,7 @@ _BORN_MS = RECORD.picked("born_ms")
 
 
 def accepted_ms(record: bytes) -> int:
-    """When the broker accepted it, epoch ms; for records of an older version the send time by the sender's clock."""
+    """Time at which the broker accepted a record, epoch ms; in records of an older version the sender's send time."""
     (accepted,) = LONG.unpack_from(record, store_ms_at(record))
     (born,) = _BORN_MS.unpack_from(record)
     return int(accepted or born)
@@ -104,7 +104,7 @@ def row_of(record: bytes, size: int, delay_id: int, version: int, due_ms: int, f
 
 
 def fits(query: PendingQuery, record: bytes) -> bool:
-    """Whether a record matches a query; the due range is not compared. Raises RecordError."""
+    """True if a record matches a query; the due range is not compared. Raises RecordError."""
     if query.topic and record_topic(record) != query.topic:
         return False  # first, because most records are decided here, and their properties need not be read
     if query.is_of_topic:

@@ -93,7 +93,7 @@ class DeskRooms:
         self.desk = PendingDesk(spill, sweeper, recovery, lock, stats, changes, self.keys)
 
     def _is_cancelled(self, delay_id: int) -> bool:
-        """Whether a row may be believed: its message does not wait, nor was it delivered."""
+        """True if the row of a cancel is true: its message is not pending and was not delivered."""
         found = self._spill.find(delay_id)
         return (found is None or found.done) and self._find_delivered(delay_id) is None
 

@@ -83,7 +83,7 @@ class TimerError(Exception):
 
 
 def may_be_timed(text: str) -> bool:
-    """Whether a timer property may be set: a quick test, of which only False is certain."""
+    """True if a timer property may be set: a quick test, of which only False is certain."""
     return "__STARTD" in text or "TIMER_DEL" in text
 
 
@@ -118,7 +118,7 @@ def plain_start_ms(text: str) -> int:
 
 
 def has_start_time_only(text: str) -> bool:
-    """Whether `read_due` has left nothing to disarm: a quick test, of which only True is certain."""
+    """True if `read_due` has left nothing to disarm: a quick test, of which only True is certain."""
     return "TIMER_DEL" not in text and _OWN_MARK not in text
 
 
@@ -190,7 +190,7 @@ def delay_level(text: str) -> int:
 
 
 def is_half(text: str, sys_flag: int) -> bool:
-    """Whether this is a transaction's half message: prepared by its flag, or marked by a property without any flag."""
+    """True if this is a transaction's half message: prepared by its flag, or marked by a property without any flag."""
     kind = sys_flag & TRANSACTION_TYPE
     if kind:
         return kind == _PREPARED

@@ -53,7 +53,7 @@ __all__ = [
 
 
 class State(Enum):
-    """Where a delayed message is."""
+    """State of a delayed message."""
 
     OFFERED = "offered"
     """In a send, not yet checked."""
@@ -82,7 +82,7 @@ class State(Enum):
 
 
 class Move(Enum):
-    """What may happen to a delayed message."""
+    """Event in the life of a delayed message."""
 
     PASS = "pass"
     REFUSE = "refuse"
@@ -149,7 +149,7 @@ MOVE_OF: dict[PutStatus, Move] = {
     PutStatus.OS_PAGE_CACHE_BUSY: Move.STORE_REFUSES,
     PutStatus.CREATE_MAPPED_FILE_FAILED: Move.STORE_REFUSES,
 }
-"""What the result of an append means for its message; any other is `Move.PUT_FAILED`."""
+"""Event for each result of an append; other results are `Move.PUT_FAILED`."""
 
 PENDING = frozenset({State.ACCEPTED, State.SPILLED, State.ARMED, State.DELIVERING, State.FAILED})
 """Accepted, and neither delivered nor cancelled nor superseded: `pending_count` counts these."""

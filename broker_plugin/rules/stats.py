@@ -11,7 +11,7 @@ __all__ = ["Rate", "Stats"]
 
 
 class Rate:
-    """How fast a counter grows, per second, between two looks that are at least a second apart."""
+    """Growth of a counter per second, between two looks that are at least a second apart."""
 
     __slots__ = ("_count", "_ns", "per_second")
 
@@ -58,7 +58,7 @@ class Stats:
         self.refused = 0
         self.delivered = 0
         self.first_delivery_ms = 0
-        """When the first message was delivered, epoch ms; 0: not yet."""
+        """Time of the first delivery, epoch ms; 0: none yet."""
         self.put_failures: dict[str, int] = {}
         """Refused deliveries by the name of the status; each try counts."""
         self.cancelled = 0
@@ -66,9 +66,9 @@ class Stats:
         self.restored = 0
         """Found delivered in the CommitLog at open."""
         self.handed_over = 0
-        """How often the sweeper handed the tail of a hot second to recovery."""
+        """Number of times that the sweeper handed the tail of a hot second to recovery."""
         self.stalls = 0
-        """How often the store began to refuse everything."""
+        """Number of times that the store began to refuse all appends."""
         self.troubles = 0
         """Errors of the disk while looking for what is due."""
         self.unreadable = 0

@@ -1,4 +1,4 @@
-"""How long one slice of work may be, so that the network loop and the other threads get their turns.
+"""Length of one slice of work, so that the network loop and the other threads get their turns.
 
 Python runs one thread at a time. The network loop wants the interpreter after each of its system calls, and a thread
 that works for 4 ms makes it wait. So while the loop is busy, delivery and recovery work for about `SLICE_NS` and then
@@ -39,7 +39,7 @@ class Pace:
         self._batch_max = self._fit = batch_max
         self._cost_ns = 10_000.0
         self.busy = False
-        """Whether another thread wanted the interpreter at the last pause."""
+        """True if another thread wanted the interpreter at the last pause."""
 
     @property
     def batch(self) -> int:
@@ -50,7 +50,7 @@ class Pace:
 
     @property
     def pause_s(self) -> float:
-        """How long to sleep between two slices, seconds."""
+        """Sleep between two slices, seconds."""
         return BUSY_YIELD_S if self.busy else YIELD_S
 
     def worked(self, asked: int, records: int, took_ns: int) -> None:

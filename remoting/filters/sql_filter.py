@@ -85,7 +85,7 @@ class _Parser:
 
     @property
     def words(self) -> int:
-        """How many words were read."""
+        """Number of tokens read."""
         return self._tokens.count
 
     def parse(self) -> Node:

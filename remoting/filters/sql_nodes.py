@@ -216,7 +216,7 @@ _TEXTS = (Kind.PROPERTY, Kind.STRING)
 
 
 def _reader(kind: Kind, other: Kind) -> Callable[..., Value]:
-    """How a value of one kind is made comparable with one of another kind."""
+    """The conversion that makes a value of one kind comparable with a value of another kind."""
     if kind in _TEXTS:
         if other in _INTEGERS:
             return partial(java_integer, bits=_INTEGERS[other])

@@ -1,4 +1,4 @@
-"""How Java reads a text as a number, and how it orders doubles: for the comparisons of SQL92 filters.
+"""Java's conversion of texts to numbers, and its order of doubles, for the comparisons of SQL92 filters.
 
 A property is a text. To be compared with a number it is read as Java would read it (``Integer.valueOf``,
 ``Long.valueOf``, ``Double.valueOf``). So neither "3000000000" nor "5.0" is an Integer.

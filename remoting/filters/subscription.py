@@ -61,7 +61,7 @@ class TagFilter:
         return cls(frozenset(map(java_hash, tags)))
 
     def matches(self, code: int) -> bool:
-        """Whether a message with this tag code matches."""
+        """True if a message with this tag code matches."""
         return self.codes is None or code in self.codes
 
     def __eq__(self, other: object) -> bool:

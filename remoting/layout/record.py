@@ -48,9 +48,9 @@ BODY_BYTES_AT: Final = 84
 BODY_AT: Final = 88
 
 BODY_AT_MAX: Final = 112
-"""Where the body begins if both hosts are IPv6."""
+"""Position of the body in a record whose hosts are both IPv6, the largest possible one."""
 PREPARED_BACK: Final = 12
-"""How far before the body the prepared offset begins, whatever the hosts are; so the next one."""
+"""Bytes from the prepared offset to the body. The same for IPv4 and IPv6 hosts, as is `BODY_BYTES_BACK`."""
 BODY_BYTES_BACK: Final = 4
 RECORD_BYTES_MIN: Final = 91
 """A V1 record without body, properties and topic name, between IPv4 hosts."""

@@ -49,7 +49,7 @@ class Table:
         raise KeyError(name)
 
     def at(self, name: str) -> int:
-        """Where a field begins; raises KeyError."""
+        """Position of a field, in bytes. Raises KeyError if there is no such field."""
         return self.field(name).at
 
     def codes(self, first: str = "", last: str = "") -> str:

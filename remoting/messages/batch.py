@@ -50,10 +50,12 @@ def split_batch(body: bytes, most: int = 1 << 31) -> list[tuple[int, bytes, str]
 
 
 def batch_slice(body: bytes, at: int, messages_max: int, text_bytes_max: int, number: int = 0) -> tuple[int, int]:
-    """Where a slice of a batch that begins at ``at`` ends, and how many messages it has.
+    """Return the end of the slice of a batch that begins at ``at``, and its number of messages.
 
-    It ends behind ``messages_max`` messages, or behind the one with which their properties reach ``text_bytes_max``.
-    Raises MessageError for a message that cannot be read; the text counts from ``number``, that of the slice's first.
+    The slice ends after ``messages_max`` messages, or after the message with which the sum of the properties reaches
+    ``text_bytes_max`` bytes.
+    Raises MessageError for a message that cannot be read. Its text names the message by its number in the batch;
+    ``number`` is that of the first one of the slice.
     """
     end, count, texts = len(body), 0, 0
     try:

@@ -1,4 +1,4 @@
-"""Which build runs: native modules on the hot path (``./run compile``), or the sources alone."""
+"""The name of the running build: native modules on the hot path (``./run compile``), or the sources alone."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 PLAIN = (0xD7435243 - (1 << 32)) << 32
-"""As the signed number of 8 bytes that the field is."""
+"""Upper half of a PREPAREDTRANSACTIONOFFSET that is a checksum; negative, because the field is signed."""
 VOUCHER = (0xD7435256 - (1 << 32)) << 32
 OFFSET_0 = (0xD7435230 - (1 << 32)) << 32
 """`Message.prepared_offset` for a half message at offset 0, because 0 means that there is none. Never on the disk."""
@@ -59,7 +59,7 @@ _TRANSACTION, _COMMITTED = 0x0C, 0x08
 
 
 def is_proof(number: int) -> bool:
-    """Whether a PREPAREDTRANSACTIONOFFSET is a checksum, not an offset."""
+    """True if a PREPAREDTRANSACTIONOFFSET is a checksum, not an offset."""
     return number & _HIGH in (PLAIN, VOUCHER)
 
 
@@ -78,13 +78,13 @@ def text_sum(record: bytes | bytearray) -> int:
 
 
 def is_vouched_for(record: bytes | bytearray | memoryview, at: int = 0) -> bool:
-    """Whether a record names a half message, so that its checksum, if any, is in the record behind it."""
+    """True if a record names a half message, so that its checksum, if any, is in the record behind it."""
     number = proof_field(record, at)
     return number > 0 or (number == 0 and record[at + SYS_FLAG_LOW_AT] & _TRANSACTION == _COMMITTED)
 
 
 def is_voucher(record: bytes) -> bool:
-    """Whether a record says of itself that it vouches for the one before it."""
+    """True if a record says of itself that it vouches for the one before it."""
     return proof_field(record) & _HIGH == VOUCHER
 
 

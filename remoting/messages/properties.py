@@ -133,20 +133,20 @@ TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
 DELAY_KEY = "__DELAYKEY"
 """A name of the sender's own for a delayed message, unique within its topic while the message is pending."""
 DELAY_KEY_MODE = "__DELAYKEY_MODE"
-"""What a second send with a key does: ``reject`` (the default), ``keep`` or ``replace``."""
+"""Effect of a second send with the same key: ``reject`` (the default), ``keep`` or ``replace``."""
 
 TW_ID = "__TW_ID"
 """The delay id of a delivered message: hex of epoch and sequence, with ``.version`` after a move."""
 TW_DUE = "__TW_DUE"
 """The due time of a delivered message, epoch ms."""
 TW_LEVEL = "__TW_LEVEL"
-"""Where a level copy came from: ``level:queue offset`` in SCHEDULE_TOPIC_XXXX."""
+"""Origin of a message that was delayed by level: ``level:queue offset`` in SCHEDULE_TOPIC_XXXX."""
 TW_POP = "__TW_POP"
 """On a copy of a popped message that was not acknowledged in time: ``name.offset``, both hex, of what was popped."""
 OWN_PROPERTIES = (TW_ID, TW_DUE, TW_LEVEL, TW_POP)
 """The names that only a Timewheel broker may set; they are stripped from whatever a client sends."""
 OWN_LEAD = "__TW_"
-"""What all of them begin with."""
+"""The prefix of all `OWN_PROPERTIES`."""
 _OF_A_POP = (*OWN_PROPERTIES, POP_CK)
 
 
@@ -172,7 +172,7 @@ def get_property(text: str, name: str) -> str | None:
 
 
 def has_property(text: str, name: str) -> bool:
-    """Whether a property exists with a value."""
+    """True if the property exists and is not empty."""
     return name in text and get_property(text, name) is not None
 
 

@@ -244,7 +244,7 @@ def _why_not(message: Message, store_host: bytes) -> MessageError:
 
 
 def store_ms_at(record: Buffer, at: int = 0) -> int:
-    """Where in a record its store time stands: that depends on whether the born host is IPv6."""
+    """Position of the store time in the record at ``at``. It depends on whether the born host is IPv6."""
     return STORE_MS_AT_V6 if record[at + SYS_FLAG_LOW_AT] & BORN_HOST_V6 else STORE_MS_AT
 
 
@@ -267,7 +267,7 @@ def record_magic(buffer: Buffer, at: int = 0) -> int:
 
 
 def body_bounds(head: Buffer) -> tuple[int, int]:
-    """Where in a record its body begins and ends, from its first `BODY_AT_MAX` bytes. Raises RecordError."""
+    """Begin and end of the body in a record, from the record's first `BODY_AT_MAX` bytes. Raises RecordError."""
     try:
         begin = BODY_AT + HOST_MORE_V6 * (head[SYS_FLAG_LOW_AT] & HOSTS_V6).bit_count()
         return begin, begin + int(INT.unpack_from(head, begin - BODY_BYTES_BACK)[0])

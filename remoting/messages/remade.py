@@ -47,7 +47,7 @@ _SEPARATOR: Final = 2
 
 
 def _parts(record: bytes) -> tuple[int, int, int, int] | None:
-    """Where topic and property text begin, the body's checksum and PREPAREDTRANSACTIONOFFSET; None: not plain."""
+    """Positions of topic and properties, the body's checksum and PREPAREDTRANSACTIONOFFSET; None: not plain."""
     size = len(record)
     if size < RECORD_BYTES_MIN or record[SYS_FLAG_LOW_AT] & HOSTS_V6:
         return None
@@ -63,9 +63,9 @@ def _parts(record: bytes) -> tuple[int, int, int, int] | None:
 
 
 def plain_text(record: bytes, check_crc: bool) -> tuple[int, str] | None:
-    """Where the topic of a record begins, and its property text; None if it is not as most senders write it.
+    """Position of the topic and the property text of a record, or None if it is not as most senders write it.
 
-    None as well if its parts do not add up, or (with ``check_crc``) if a checksum is wrong.
+    Also None if the sizes of its parts do not add up, or (with ``check_crc``) if a checksum is wrong.
     """
     parts = _parts(record)
     if parts is None:

@@ -136,7 +136,7 @@ def _names(text: bytes) -> list[bytes] | None:
 
 
 def _is_text(joined: bytes) -> bool:
-    """Whether it is UTF-8 without NUL (which would make a key of no topic, see `store.derived.index`)."""
+    """True if the bytes are UTF-8 without NUL (a NUL would make a key of no topic, see `store.derived.index`)."""
     if b"\0" in joined:
         return False
     if not joined.isascii():
@@ -148,7 +148,7 @@ def _is_text(joined: bytes) -> bool:
 
 
 def _are_columns(pieces: list[bytes], names: list[bytes], count: int) -> bool:
-    """Whether the pieces are, message by message, a pair of each name in their order and an empty one."""
+    """True if the pieces are, message by message, a pair of each name in their order and an empty one."""
     width = len(names)
     if len(pieces) != count * (width + 1) or any(pieces[width :: width + 1]):
         return False

@@ -1,4 +1,4 @@
-"""When a broker has certainly stored or dropped every earlier send. Only then may its queues be searched for them.
+"""A broker is calm when it has certainly stored or dropped every earlier send. Only then are its queues searched.
 
 A send whose answer was lost, or whose sender was killed, may still be on its way, for example in the buffers of a
 broker that hangs. If the target queue was read before the broker stores that send, and the message was sent again,
@@ -15,7 +15,7 @@ __all__ = ["Calm"]
 
 
 class Calm:
-    """Which brokers' queues may be searched for deliveries in doubt. Times are monotonic ms of this machine."""
+    """Brokers whose queues may be searched for deliveries in doubt. Times are monotonic ms of this machine."""
 
     __slots__ = ("_answered_ms", "_settle_ms", "_since_ms")
 
@@ -40,7 +40,7 @@ class Calm:
             self._answered_ms[broker] = mono_ms
 
     def is_calm(self, broker: str, mono_ms: int) -> bool:
-        """Whether no earlier send to a broker can still arrive.
+        """True if no earlier send to a broker can still arrive.
 
         >>> calm = Calm(1000); calm.disturbed("a", 5); calm.answered("a", 4, 6); calm.is_calm("a", 9999)
         False

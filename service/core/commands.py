@@ -61,7 +61,7 @@ class Decision:
 
 
 class CommandTable:
-    """What a shard knows about commands. Not thread-safe."""
+    """Commands of a shard, their verdicts, and the rolls that move entries to other offsets. Not thread-safe."""
 
     __slots__ = (
         "_answered",
@@ -98,7 +98,7 @@ class CommandTable:
 
     @staticmethod
     def changes(line: Line) -> bool:
-        """Whether a verdict changes an entry."""
+        """True if a verdict changes an entry."""
         return line.verdict == CommandVerdict.DONE.value and line.entry >= 0
 
     def read(self, line: Line, done: DoneEntries) -> None:
@@ -119,7 +119,7 @@ class CommandTable:
                 self._unsure_of.setdefault(origin, []).append(at)
 
     def may_change(self, offset: int) -> bool:
-        """Whether an unreadable verdict may have moved or cancelled an entry: then it waits for a new verdict."""
+        """True if an unreadable verdict may have moved or cancelled an entry: then it waits for a new verdict."""
         return bool(self._unsure_of) and self.origin_of(offset) in self._unsure_of
 
     def judged(self, line: Line, entry: int, done: DoneEntries, first: int) -> CommandVerdict | None:
@@ -217,7 +217,7 @@ class CommandTable:
         return self._origins[at] if at < len(self._rolls) and self._rolls[at] == offset else offset
 
     def is_rolled(self, offset: int) -> bool:
-        """Whether an entry has another offset now.
+        """True if the entry was rolled and has another offset now.
 
         >>> table = CommandTable(); table.rolled(9, 4); table.rolled(12, 4)
         >>> [table.is_rolled(offset) for offset in (4, 9, 12, 5)]

@@ -1,4 +1,4 @@
-"""Which entries of a queue are done: an offset below which all are, and a bitmap from there on.
+"""The entries of a queue that are done: an offset below which all are, and a bitmap from there on.
 
 Entries arrive by queue offset and are delivered by due time, so the done ones are scattered. One bit for each entry
 between the oldest pending one and the newest one read is the simplest exact form. 1,000,000 entries take 125 kB before

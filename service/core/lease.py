@@ -1,4 +1,4 @@
-"""How long an owner may deliver: only if it has read its queue to the end within the last 2 s.
+"""The lease of an owner: it may deliver only if it has read its queue to the end within the last 2 s.
 
 ::
 
@@ -19,13 +19,13 @@ from collections import deque
 __all__ = ["DRIFT_MS", "LEASE_MS", "SETTLE_MS", "Lease", "Timing"]
 
 LEASE_MS = 2000
-"""How long an owner may deliver after it has asked for the end of its queue."""
+"""An owner may deliver for this long after it has asked for the end of its queue."""
 DRIFT_MS = 200
-"""What two monotonic clocks may differ by within a lease: a tenth, which no working clock does."""
+"""Assumed drift of two monotonic clocks within a lease: a tenth, which no working clock has."""
 ENDS_MAX = 16
 """Ends that were asked for and are not read yet, of those that are remembered: more than a lease is long."""
 SETTLE_MS = 1000
-"""How long a send that was written before the lease ended may take until its broker has stored it."""
+"""A send that was written before the lease ended is stored by its broker within this time."""
 
 
 class Timing:
@@ -40,7 +40,7 @@ class Timing:
 
     @property
     def fence_ms(self) -> int:
-        """How long a new owner waits after it has seen its own takeover record."""
+        """A new owner waits for this long after it has read its own takeover record."""
         return self.lease_ms + self.drift_ms + self.settle_ms
 
 
@@ -82,7 +82,7 @@ class Lease:
             self._asked_ms = asked_ms
 
     def holds(self, mono_ms: int) -> bool:
-        """Whether the owner may send now.
+        """True if the owner may send now.
 
         >>> lease = Lease(2000); lease.renew(500); lease.holds(2499), lease.holds(2500)
         (True, False)

@@ -61,7 +61,7 @@ class Doubt:
     tails: dict[TargetQueue, int]
 
     def concerns(self, offset: int, due_ms: int, topics: Collection[str]) -> bool:
-        """Whether an entry for one of these topics may have been delivered already."""
+        """True if an entry for one of these topics may have been delivered already."""
         return offset < self.limit and due_ms <= self.due_ms and any(queue[0] in topics for queue in self.tails)
 
 
@@ -85,7 +85,7 @@ class ProgressRecord:
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether this is a snapshot."""
+        """True if the record is a snapshot, which needs no record before it."""
         return self.done is not None
 
     def encode(self) -> bytes:
@@ -168,7 +168,7 @@ class Picture:
     is_torn: bool = False
 
     def history(self) -> tuple[int, dict[int, int]]:
-        """Where which generations count from, and from where on up to the own one these are all; see `Takeovers`."""
+        """Return the first generation from which on the list is complete, and the offset of each; see `Takeovers`."""
         if not self.takeovers:  # of an earlier program
             return self.generation, {self.generation: self.generation}
         return self.since, self.takeovers

@@ -93,7 +93,7 @@ class Shard:
         self.takeovers.load(picture, self.read_to)
 
     def agrees(self, picture: Picture) -> bool:
-        """Whether the owner of this progress has read the same takeovers. If not, the queue must be read again."""
+        """True if the owner of this progress has read the same takeovers. If not, the queue must be read again."""
         is_last = self.generation < 0 or picture.generation < self.generation
         return is_last and self.takeovers.learn(picture, self.read_to)
 
@@ -113,7 +113,7 @@ class Shard:
         return self.read_to
 
     def fence_is_over(self, mono_ms: int) -> bool:
-        """Whether nobody else can deliver any more and the queue was read up to the own takeover record."""
+        """True if no other owner can deliver any more and the queue was read up to the own takeover record."""
         return self._fence_ms is not None and mono_ms >= self._fence_ms
 
     def settle(self, picture: Picture, wall_ms: int) -> None:
@@ -241,7 +241,7 @@ class Shard:
     # ------------------------------------------------------------------------------------------------ delivering
 
     def may_send(self, offset: int, due_ms: int, wall_ms: int, mono_ms: int, topics: Collection[str]) -> MaySend:
-        """Whether an entry may be delivered now. ``topics``: the topics that it may have been delivered to."""
+        """Decide whether an entry may be delivered now. ``topics``: the topics that it may have been delivered to."""
         if offset in self.done:
             return MaySend.ALREADY
         if not self.may_write(mono_ms):
@@ -253,7 +253,7 @@ class Shard:
         return MaySend.DOUBT if is_held else MaySend.GO
 
     def may_write(self, mono_ms: int) -> bool:
-        """Whether it owns the shard and its lease holds. Asked again just before each write."""
+        """True if this owner has the shard and its lease holds. Asked again just before each write."""
         return self.state is OwnerState.OWNING and self.lease.holds(mono_ms)
 
     def aim(self, queue: TargetQueue, end: int) -> None:
@@ -261,7 +261,7 @@ class Shard:
         self.tails.setdefault(queue, end)
 
     def is_named(self, queue: TargetQueue) -> bool:
-        """Whether the saved progress names a target queue, so that the next owner will search it."""
+        """True if the saved progress names a target queue, so that the next owner will search it."""
         return queue in self._named
 
     def sending(self, offset: int, queue: TargetQueue) -> None:
@@ -309,12 +309,12 @@ class Shard:
         return Line(-1, LineKind.ROLL, generation=self.generation, about=offset, entry=self.commands.origin_of(offset))
 
     def _is_unsure(self, offset: int, due_ms: int) -> bool:
-        """Whether something is under way with an entry, or it may be delivered: a roll could be delivered, too."""
+        """True if an entry is at work, or may have been delivered: a roll would then be a second delivery."""
         in_doubt = any(offset < doubt.limit and due_ms <= doubt.due_ms for doubt in self.doubts)
         return in_doubt or self._is_busy(offset)
 
     def _is_busy(self, offset: int) -> bool:
-        """Whether something is under way with an entry, which must end before anything else begins."""
+        """True if an entry is at work: a delivery, roll or command that must end before another begins."""
         return any(offset in at_work for at_work in (self._held, self.commands.changing, self.lost, self._in_flight))
 
     def roll_failed(self, offset: int) -> None:
@@ -364,7 +364,7 @@ class Shard:
 
     @property
     def is_changed(self) -> bool:
-        """Whether a progress record would contain anything new."""
+        """True if a progress record would contain anything new."""
         return bool(self._fresh) or self._named != self.tails.keys()
 
     def renew_chain(self) -> None:
@@ -390,7 +390,7 @@ class Shard:
 
     @property
     def may_release(self) -> bool:
-        """Whether everything is known and saved, so that the release record may be appended."""
+        """True if the result of each delivery is known and saved, so that the release record may be appended."""
         idle = not (self._in_flight or self.lost or self._held or self._fresh or self._saving is not None)
         return self.state is OwnerState.RELEASING and idle
 

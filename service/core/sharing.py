@@ -1,4 +1,4 @@
-"""Which instance owns which shard, and who is a member: pure rules, which each instance computes for itself.
+"""The owner of each shard, and the members: pure rules, which each instance computes for itself.
 
 Each change of owner interrupts the deliveries of the shard: for some tenths of a second if the old owner releases it,
 for more than 3 s if it cannot. So the rules move as few shards as possible:
@@ -29,12 +29,12 @@ from service.core.progress import TargetQueue
 __all__ = ["JOIN_MS", "KEEP_MS", "RESTARTED_MS", "KnownShards", "Membership", "heirs", "shares", "standbys"]
 
 JOIN_MS = 1000
-"""How long an instance must have been there before others give it shards."""
+"""An instance gets shards after it has been listed for this long."""
 RESTARTED_MS = 12_000
-"""How long a broker that did not know the one who asks is not believed about the end of others. They notice within the
-10 s after which each one looks."""
+"""A broker that did not list the instance that asks has lost its list, and says nothing of the end of others for this
+long. They register again within 10 s."""
 KEEP_MS = 600_000
-"""How long the shards of a broker count that no name server names."""
+"""The shards of a broker count for this long after name servers have stopped naming it."""
 _LONG_AGO = -(1 << 60)
 
 
@@ -160,7 +160,7 @@ class KnownShards:
 
 
 class Membership:
-    """Which instances count as members, by the lists of the brokers. Times are monotonic ms of this machine.
+    """Instances that count as members, by the lists of the brokers. Times are monotonic ms of this machine.
 
     At its first look an instance counts all that are listed, and itself. The others release its shards a little later.
 
@@ -208,6 +208,6 @@ class Membership:
         return {name for name, since in self._since.items() if mono_ms - since >= self._join_ms}
 
     def next_ms(self, mono_ms: int) -> int | None:
-        """When the members that count may change without new lists, monotonic ms; None: never."""
+        """Next time at which the members may change without new lists, monotonic ms; None: never."""
         times = [since + self._join_ms for since in self._since.values()] + [self._lists_lost_until]
         return min((at for at in times if at > mono_ms), default=None)

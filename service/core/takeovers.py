@@ -1,4 +1,4 @@
-"""Which generation owned a shard at which offsets of its queue. All readers must agree, even if a takeover record rots.
+"""The owners of a shard, by offsets of its queue. All readers must agree on them, even if a takeover record rots.
 
 A record of a generation counts only after the takeover of that generation and before the next takeover. So if one
 reader could read a takeover record and a later reader cannot, they would disagree about other records. A takeover is
@@ -46,11 +46,11 @@ class Takeovers:
 
     def __init__(self) -> None:
         self.generation = -1
-        """That of the last one; -1: none was seen."""
+        """Generation of the last takeover; -1: none was read."""
         self.owner = ""
-        """Who has taken over last, "" if its record cannot be read."""
+        """Owner that took over last; "" if its record cannot be read."""
         self.is_released = False
-        """Whether the last owner has given the shard up for certain: nobody has to wait for it."""
+        """True if the last owner has certainly given the shard up: a new owner need not wait."""
         self._rows: list[tuple[int, int]] = []  # where in the queue each counts from, ascending, and its generation
         self._begin = 0  # where the reading began
         self._known: dict[int, int] = {}  # the same as rows, by progress
@@ -122,7 +122,7 @@ class Takeovers:
             self._dark.append((begin, until))
 
     def was_unreadable(self, begin: int, until: int) -> bool:
-        """Whether anything in this range could not be read."""
+        """True if a record in this range could not be read."""
         return any(first < until and begin < end for first, end in self._dark)
 
     def released(self) -> None:

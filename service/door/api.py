@@ -42,7 +42,7 @@ WAITING_MAX = 32
 WORK_S = 20.0
 """Longest time that a request may take."""
 OVERVIEW_MS = 900
-"""So long an overview is given to everybody who asks: gathering it asks every shard."""
+"""An overview is reused for this long, because making one asks every shard."""
 VERBS = ("cancel", "move", "now")
 _FILTERS = FILTERS - {"key_prefix"}
 _SHOWN_SHARDS = 10

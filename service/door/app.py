@@ -31,7 +31,7 @@ BODY_S = 20.0
 _WHOSE = "instance"
 _HEALTH = frozenset(("/healthz", "/readyz", "/metrics"))
 _OPEN = frozenset(("/", "/page.css", "/page.js", "/api/v1/openapi.json"))
-"""What anybody may read who may use the API with a token: no figure and no message is in it."""
+"""Paths that are served without the token: they contain no figures and no messages."""
 
 
 def why_health_only(host: str, token: str) -> str:

@@ -224,7 +224,7 @@ def _wanted_ms(row: Mapping[str, Any], order: BulkOrder) -> int:
 
 
 def _would(row: Mapping[str, Any], order: BulkOrder, past_ms: int) -> tuple[str, str]:
-    """Whether a row gets a command, and what the answer says of it without a verdict."""
+    """Verdict and text that the answer has for a row before a command is sent."""
     if order.by_ms is not None and _wanted_ms(row, order) < past_ms:
         return "refused", "it would be in the past: the verb for that is now"
     return "done", "would be changed"

@@ -1,4 +1,4 @@
-"""Which shards an answer of an instance covers, which it does not, and who owns those.
+"""The shards that an answer of an instance covers, those that it does not cover, and their owners.
 
 ============  ==========================================================================================
 ``owned``     this instance delivers it, and has read its queue to its end within the last 2 s
@@ -25,7 +25,7 @@ __all__ = ["ShardSight", "Sighting", "coverage_document", "covered", "known_shar
 
 
 class Sighting(Enum):
-    """How much an instance knows of a shard."""
+    """Knowledge of an instance about a shard; see the table at the top."""
 
     OWNED = "owned"
     FOLLOWED = "followed"

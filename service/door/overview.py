@@ -14,7 +14,7 @@ from store.put.pending_api import PendingControl, PendingQuery
 __all__ = ["FOLLOWS_MS", "overview"]
 
 FOLLOWS_MS = 10_000
-"""What came due within this time in a shard that is followed was delivered, as far as anybody knows here."""
+"""In a shard that is followed, messages count as delivered until they are overdue by more than this."""
 _SUMS = ("count", "bytes", "failed", "refused", "overdue", "beyond_roll")
 _NOTHING: dict[str, Any] = {
     "count": None,

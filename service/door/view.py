@@ -23,7 +23,7 @@ _FOLLOWS = (OwnerState.FOLLOWER, OwnerState.TAKING_OVER, OwnerState.READING_BACK
 
 @dataclass(frozen=True, slots=True)
 class ShardCare:
-    """Who would take a shard over if its owner vanished, deliveries in doubt that are searched for, and refused ones.
+    """The next owner of a shard if this one vanished, its deliveries in doubt, and its refused ones.
 
     ``refused``: messages that brokers refuse to the service's own account, in a shard that this instance owns.
     """
@@ -34,7 +34,7 @@ class ShardCare:
 
 
 class InstanceView(Protocol):
-    """What the door reads. Any thread."""
+    """The part of an instance that the door reads. Any thread."""
 
     @property
     def name(self) -> str:

@@ -33,11 +33,11 @@ from timewheel_client.values.errors import ClientError
 __all__ = ["Answer", "FarEnd", "Passage", "bare"]
 
 LEFT_MS = 3000
-"""How long what a sender has written before it went may wait for a broker that does not read."""
+"""Requests that a sender wrote before it disconnected wait this long for a broker that does not read."""
 UNDER_WAY_MAX = 65_536
 """Most requests of one sender that wait for the cluster's answer and are answered if it breaks; older ones are not."""
 UNDER_WAY_BYTES = 400
-"""What one of them costs: some 20 times what the smallest request has."""
+"""Memory that one of them counts for: some 20 times the smallest request."""
 _SENDER_IS_SLOW = "the sender does not read"
 Answer = Callable[[RemotingCommand | None], None]
 """Answers a request that was taken out; None: it wants no answer."""

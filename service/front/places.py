@@ -35,7 +35,7 @@ TAKEN: Mapping[int, int] = {
     RequestCode.UNREGISTER_CLIENT: ResponseCode.SUCCESS,
     RequestCode.QUERY_MESSAGE: ResponseCode.QUERY_NOT_FOUND,
 }
-"""What the door to a broker answers itself, and how."""
+"""Requests that the door to a broker answers itself, with the response code."""
 _NOT_TO_END = (
     "a transaction with a due time, signed by the sender: its end and the answers to checks would need the sender's "
     "own right to {topic}. Send it to {topic}, with TW_TOPIC and TW_DELIVER_MS"
@@ -43,7 +43,7 @@ _NOT_TO_END = (
 
 
 class House(Protocol):
-    """What all ports share."""
+    """The parts that all ports share."""
 
     cluster: ClusterLink
     room: SendsRoom
@@ -172,7 +172,7 @@ class NamesPlace(_AtHome):
     """The port that senders know as their name server.
 
     Args:
-        house: What all ports share.
+        house: The parts that all ports share.
         namesrv: The addresses of the real name servers.
     """
 

@@ -36,17 +36,17 @@ from timewheel_client.values.routes import MessageQueue
 __all__ = ["EntrySender", "SendsRoom"]
 
 ANSWER_MS = 15_000
-"""How long a broker may take to answer. Clients give up before, at a time of their own; told sooner that nothing is
-known, one that would still wait sends a copy."""
+"""Longest wait for a broker's answer. Clients have shorter timeouts of their own. An earlier "unknown" would make a
+client that still waits send a copy."""
 WAIT_MS = 3000
-"""How long a send may wait for others before it is written: clients wait for 3 s if they are not told otherwise."""
+"""Longest wait of a send behind others before it is written: a client's timeout is 3 s by default."""
 OF_ONE_MAX_BYTES = 8 << 20
 """Bytes of one connection's sends under way from which on nothing more is read from it."""
 OF_ONE_MAX = 2000
 OF_ALL_MAX_BYTES = 256 << 20
 """Bytes of all sends under way from which on further ones are refused."""
 ENTRY_BYTES = 2000
-"""What one costs besides its body and its properties."""
+"""Memory of one send besides its body and its properties."""
 
 
 class SendsRoom:

@@ -87,7 +87,7 @@ class PassageWire(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is open for writing."""
+        """True if the connection is open for writing."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property

@@ -31,7 +31,7 @@ HOLD_MORE_MS = 15_000
 """By how much a broker may hold a pull longer than it was asked to: Apache looks every 5 s."""
 PULL_COUNT = 1024
 UNACKNOWLEDGED_MS = 800
-"""How long the kernel tries to get what was written to the other side: less than `service.core.lease.SETTLE_MS`."""
+"""The kernel gives up unacknowledged bytes after this time: less than `service.core.lease.SETTLE_MS`."""
 SEND_TIMEOUT_MS = 3000
 ASK_TIMEOUT_MS = 3000
 _BODY_FLAGS = 0x701
@@ -117,7 +117,7 @@ class ClusterLink:
 
     @property
     def signs(self) -> bool:
-        """Whether requests are signed by an account of the service: then the cluster has access control."""
+        """True if requests are signed with the service's account, because the cluster has access control."""
         return self._account[0] is not None
 
     def _changed(self) -> None:

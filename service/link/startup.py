@@ -55,7 +55,7 @@ async def _cluster_name(cluster: ClusterLink) -> str:
 
 
 async def _opened(cluster: ClusterLink, topic: str, namesrv: str) -> str:
-    """What to do about a topic that cannot be read or written."""
+    """The remedy for a topic that cannot be read or written."""
     name = await _cluster_name(cluster)
     return (
         f"Give it the permission 6 (read and write) at all brokers:\n  "
@@ -147,7 +147,7 @@ async def check_retention(cluster: ClusterLink, roll_after_ms: int) -> None:
 
 
 async def _kept_ms(cluster: ClusterLink, address: str) -> int | None:
-    """How long a broker keeps its log, ms; None if it does not tell."""
+    """Retention of a broker's log, ms; None if the broker does not tell it."""
     try:
         reply = await cluster.core.ask(address, RequestCode.GET_BROKER_CONFIG, timeout_ms=ASK_TIMEOUT_MS)
         rows = (line.partition("=") for line in reply.body.decode("utf-8", "replace").splitlines())

@@ -28,21 +28,21 @@ from timewheel_client.values.routes import MessageQueue, TopicRoute
 __all__ = ["BrokerBook", "RouteSource", "Targets"]
 
 MISSING_MS = 10_000
-"""How long a topic must be unknown to the name servers before its messages are rejected."""
+"""Messages are rejected after their topic has been unknown to the name servers for this long."""
 SETTLED_MS = 65_000
-"""How long a name server must have been up before it is believed that a topic is not there: a little more than the
-longest period after which RocketMQ's brokers tell it their topics."""
+"""A name server knows all topics after it has been up for this long: a little more than the longest period in which
+RocketMQ's brokers register their topics."""
 WAIT_MS = 300
-"""How long a delivery waits for a route; it is tried again anyway."""
+"""Longest wait of a delivery for a route; it is tried again anyway."""
 PAUSE_MIN_MS, PAUSE_MAX_MS = 200, 3000
 """Shortest and longest pause between two questions for one missing topic."""
 AGAIN_MS = 1000
-"""How often the route of a topic that takes no writes is asked for."""
+"""Pause between two queries for the route of a topic that takes no writes."""
 TOPICS_MAX = 10_000
 """Most missing topics, topics without a master and topics of other owners that are remembered; beyond it the oldest is
 forgotten."""
 KEEP_MS = 600_000
-"""How long the address of a broker counts that no route names any more."""
+"""The address of a broker is kept for this long after the last route that named it."""
 
 
 class RouteSource(Protocol):
@@ -69,7 +69,7 @@ class RouteSource(Protocol):
         ...
 
     def name_server_age_ms(self) -> int:
-        """How long the first name server has certainly been up, ms."""
+        """Time for which the first name server has certainly been up, ms."""
         ...
 
 
@@ -159,7 +159,7 @@ class Targets:
             self._learnt.setdefault(queue[0], set()).add(queue)
 
     def is_gone(self, topic: str) -> bool:
-        """Whether a topic certainly does not exist, and no known owner has delivered to it."""
+        """True if a topic certainly does not exist, and no known owner has delivered to it."""
         missing = self._missing.get(topic)
         if missing is None or missing.since_ms is None or topic in self._learnt:
             return False
@@ -169,7 +169,7 @@ class Targets:
 
     @property
     def is_settled(self) -> bool:
-        """Whether a name server has been up long enough to know every topic."""
+        """True if the first name server has been up long enough to know every topic."""
         return self._core.name_server_age_ms() >= SETTLED_MS
 
     def known(self, topic: str) -> TopicRoute | None:

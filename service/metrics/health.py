@@ -17,7 +17,7 @@ __all__ = ["BEHIND_MAX_MS", "SILENCE_MAX_MS", "why_not_ready"]
 BEHIND_MAX_MS = 10_000
 """Deliveries this late make an instance not ready, as they make a broker."""
 SILENCE_MAX_MS = 30_000
-"""How long no broker may have told the members: an instance asks every 10 s."""
+"""An instance is not ready when no broker has listed the members for this long: it asks every 10 s."""
 
 
 def why_not_ready(service: DelayService) -> list[str]:

@@ -21,7 +21,7 @@ QUESTION_BYTES_MAX = 64 << 10
 
 
 def answer_to(body: bytes, control: TopicControl, shard: str, now_ms: int) -> dict[str, Any]:
-    """The answer as a JSON document; it has ``error`` if the query is not possible. Raises for no query."""
+    """The answer to a query as a JSON document. Raises nothing: it has ``error`` if the query cannot be answered."""
     if len(body) > QUESTION_BYTES_MAX:
         return {"error": f"a question has at most {QUESTION_BYTES_MAX} bytes"}
     try:

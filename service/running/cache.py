@@ -48,7 +48,7 @@ _NEVER_MS = 1 << 40
 UNREAD_MS = 60_000
 """An entry that the cache cannot read for so long is lost there, and has to be read from the queue again."""
 QUIET_MS = 10_000
-"""If nothing has failed for so long, the cache can be read again: longer than the pause between two tries."""
+"""The cache is readable again when no read has failed for this long: longer than the pause between two tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class ShardCache:
             raise StoreError(f"the cache in {self._directory} cannot be read. The queue is read into a new one")
 
     def _is_failing(self) -> bool:
-        """Whether entries that are due cannot be read, could not be looked for since the last call, or count as done
+        """True if entries that are due cannot be read, could not be looked for since the last call, or count as done
         because nobody knows what became of them.
         """
         plugin = self.plugin
@@ -276,7 +276,7 @@ class ShardCache:
 
     @property
     def refused_count(self) -> int:
-        """How many of them brokers refuse to the account of the service, as of the last tries. Any thread."""
+        """Number of messages that brokers refuse to the service's account, as of the last tries. Any thread."""
         return sum(group.count for group in self.plugin.failures.groups if group.reason == PutStatus.NO_PERMISSION.name)
 
     def close(self) -> None:

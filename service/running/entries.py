@@ -93,7 +93,7 @@ SERVICE_PROPERTIES = (
 )
 CRC32 = "__CRC32#"
 _OF_APACHES_STORE = (REAL_TOPIC, REAL_QID, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_OUT_MS, TIMER_ROLL_TIMES, CRC32)
-"""What an Apache broker adds to an entry that it stores, or has delayed itself: in a delivery it would be untrue."""
+"""Properties that an Apache broker adds to an entry that it stores or delays: untrue in a delivery."""
 # TRAN_MSG: brokers leave it in a committed message. Sent again, that would become a half message again.
 _STRIPPED = (
     TOPIC,
@@ -218,12 +218,12 @@ def damaged(record: BadRecord, topic: str, now_ms: int) -> StoredMessage:
 
 
 def is_topic_name(topic: str) -> bool:
-    """Whether a text is a legal topic name."""
+    """True if a text is a legal topic name."""
     return NAME.fullmatch(topic) is not None and len(topic) <= 127
 
 
 def is_for_senders(topic: str, entry_topic: str) -> bool:
-    """Whether a topic may get messages with a due time: not a system topic, and not the entry topic."""
+    """True if a topic may get messages with a due time: not a system topic, and not the entry topic."""
     return not topic.startswith(_SYSTEM_PREFIXES) and topic not in _SYSTEM_TOPICS and topic != entry_topic
 
 

@@ -39,7 +39,7 @@ AT_ONCE = 256
 WRITES_MAX = 1024
 """Most verdicts under way. More would wait behind each other until nobody believes in their answers any more."""
 EVERY_MS = 200
-"""How often commands that could not be decided are looked at again."""
+"""Pause between two looks at the commands that could not be decided."""
 ANSWER_BYTES_MAX = 2 << 20
 UNPLACED_MAX = 3
 """Commands looked at together of which the broker does not tell the entry's place. With more it is away."""
@@ -54,7 +54,7 @@ class Employer(WritingOwner, Protocol):
 
     @property
     def is_filled(self) -> bool:
-        """Whether all that was read is in the cache."""
+        """True if every entry that was read is in the cache."""
         ...
 
 

@@ -50,12 +50,12 @@ RELEASE_MS = 5000
 PAUSE_MS = 500
 ROLL_EVERY_MS = 60_000
 ROLL_MARGIN_MS = 600_000
-"""What is due within this span is not rolled, nor what the owner may deliver for less than this."""
+"""Entries due within this time are not rolled. Overdue ones are, once the owner could deliver them for that long."""
 FOLLOW_EVERY_MS = 5000
 RELEASE_LOOK_MS = 20
 HANDOVER_MS = 5000
-"""How long a new owner waits for the release of one that lives, and that one for the end of its own takeover before it
-gives the shard up: longer than a takeover takes."""
+"""A new owner waits this long for the release by an owner that lives. That owner waits as long for the end of its own
+takeover before it gives the shard up. Longer than a takeover takes."""
 
 
 class Owner:
@@ -103,13 +103,13 @@ class Owner:
         self.searcher = Searcher(self)
         self._promoted = asyncio.Event()
         self.claimed_at = -1
-        """Where the takeover record was stored."""
+        """Queue offset of the takeover record; -1: not stored yet."""
         self.took_ms = 0
-        """How long it took from the begin of the takeover to the right to deliver."""
+        """Time from the begin of the takeover to the right to deliver, ms."""
         self.has_owned_ms = 0
-        """How long it owned the shard, once that has ended."""
+        """Time for which it owned the shard, ms; 0 until that has ended."""
         self.shard_was_lost = False
-        """Whether another owner has ended it."""
+        """True if another owner has taken the shard."""
         self.queue_end = QueueEnd()
         self._lives: Callable[[str], bool] = bool
         self._entries_read = self._read_since = 0
@@ -124,7 +124,7 @@ class Owner:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it was told to give the shard up."""
+        """True if the owner was told to give the shard up."""
         return self._leaving.is_set()
 
     # ------------------------------------------------------------------------------------------------ life
@@ -343,7 +343,7 @@ class Owner:
 
     @property
     def is_filled(self) -> bool:
-        """Whether all entries that were read are in the cache."""
+        """True if every entry that was read is in the cache."""
         return not self._backlog
 
     async def _obey(self) -> None:

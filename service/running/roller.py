@@ -32,7 +32,7 @@ __all__ = ["Roller", "RollingOwner"]
 AT_ONCE = 64
 """Rolls under way at a time: they compete with what senders send."""
 CHUNKS_MAX = 64
-"""So many times in one step."""
+"""Most chunks of one step."""
 
 
 class RollingOwner(WritingOwner, Protocol):
@@ -58,9 +58,9 @@ class Roller:
         self._margin_ms = margin_ms
         self._unsure = Unsure(owner)
         self._since_ms = 0
-        """When the owner began to deliver, epoch ms."""
+        """Time at which the owner began to deliver, epoch ms."""
         self._begin = 0
-        """Where the next step begins: behind those that this one has looked at, which may all have to stay."""
+        """Queue offset at which the next step begins: behind the entries of this step, which may all have to stay."""
         self._lost = LostEntries()
 
     async def step(self) -> int:

@@ -19,7 +19,7 @@ EVERY_MS = 1000
 CHAIN_MAX = 48
 """Records of a chain; fewer than `service.link.progress_log.LOOK_BACK`, so that one look finds the whole of it."""
 SNAPSHOT_EVERY_MS = 3_600_000
-"""How old a snapshot becomes at most, so that retention never takes the last one."""
+"""Longest time between two snapshots, so that retention never deletes the last one."""
 PAUSE_MS = 500
 NOTHING_PAUSE_MS = 100
 

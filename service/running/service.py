@@ -36,7 +36,7 @@ RETRY_MS = 3000
 """Pause after a takeover that ended without an order; twice as long each time, up to `RETRY_MAX_MS`."""
 RETRY_MAX_MS = 24_000
 STEADY_MS = 30_000
-"""How long a shard must have been owned for its next failure to count as the first one."""
+"""After a shard was owned for this long, its next failure counts as the first one."""
 ASKED_MAX = 4
 """Number of brokers that are asked for the members. Each broker knows all of them."""
 LIST_TIMEOUT_MS = 1000
@@ -119,7 +119,7 @@ class DelayService:
         self._fails: dict[TargetQueue, int] = {}
         self._tellers: dict[TargetQueue, Teller] = {}
         self.seen_ms: int | None = None
-        """When brokers last listed the members, monotonic ms."""
+        """Time at which a broker last listed the members, monotonic ms."""
         self._standbys: dict[TargetQueue, Owner] = {}
         self._not_before: dict[TargetQueue, int] = {}
         self._count = 0
@@ -258,7 +258,7 @@ class DelayService:
         self._stand_by(plan.standbys)
 
     def _lives(self, owner: str) -> bool:
-        """Whether an owner belongs to another instance that is a member."""
+        """True if an owner belongs to another instance that is a member."""
         member = owner.rpartition("#")[0]
         return member != self._cluster.core.client_id and member in self._view.known()
 

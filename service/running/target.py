@@ -49,8 +49,8 @@ __all__ = ["Principal", "RemoteTarget"]
 PUT_SECONDS_MAX = 30
 NAMING_MS = 1000
 ANSWER_MS = 1000
-"""How long a batch waits for answers. What has none by then goes on without it; the next try learns what became of it.
-Meanwhile nothing else is sent to that broker, so what goes to others waits once."""
+"""Longest wait of a batch for answers. A message without an answer stays in doubt; the next try finds out whether it
+was stored. Nothing else is sent to that broker until then, so messages to other brokers wait only once."""
 CLOSED_MAX = 10_000
 """Most topics that are remembered as closed; beyond it their time begins anew."""
 UNSEEN_MS = 30_000
@@ -205,7 +205,7 @@ class RemoteTarget:
         return parcel
 
     def _admitted(self, parcel: _Parcel) -> bool:
-        """Whether a message may be written now. If not, its result says why."""
+        """True if a message may be written now. If not, its result says why."""
         owner = self._owner
         admission = owner.shard.may_send(parcel.offset, parcel.due_ms, wall_ms(), mono_ms(), parcel.topics)
         if admission is MaySend.GO:
@@ -259,7 +259,7 @@ class RemoteTarget:
             parcel.result = PutResult(PutStatus.TOPIC_AWAY, remark=f"no broker of {route.topic} answers")
 
     def _is_closed_for_good(self, topic: str) -> bool:
-        """Whether all brokers of a topic are known and none has accepted writes for `MISSING_MS`."""
+        """True if all brokers of a topic are known and none has accepted writes for `MISSING_MS`."""
         if len(self._closed_ms) >= CLOSED_MAX:
             self._closed_ms.clear()
         now_ms = mono_ms()
@@ -381,7 +381,7 @@ class RemoteTarget:
             parcel.result = self._refused(parcel, queue, sent)
 
     def _refused(self, parcel: _Parcel, queue: TargetQueue, sent: Sent) -> PutResult:
-        """What a refusal means: this message is tried again, waits with its topic's, or is rejected some day."""
+        """Result for a refused message: it is tried again, waits with others of its topic, or is rejected some day."""
         why = f"{ResponseCode(sent.code).name}: {sent.remark}"
         of_the_message, rejected = is_of_the_message(sent.code, sent.remark), queue[0] == REJECTED_TOPIC
         waits = sent.code in _OF_THE_ACCOUNT and not of_the_message

@@ -89,7 +89,7 @@ class MeasuredPlugin(Plugin, Protocol):
 
     @property
     def first_delivery_ms(self) -> int:
-        """When it delivered for the first time since its start, epoch ms; 0: not yet."""
+        """Time of the first delivery since the start, epoch ms; 0: none yet."""
         ...
 
 

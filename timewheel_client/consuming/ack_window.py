@@ -71,7 +71,7 @@ class AckWindow:
 
     @property
     def open_count(self) -> int:
-        """How many messages are pulled and not acknowledged."""
+        """Number of messages that are pulled and not acknowledged."""
         return len(self._open)
 
     @property

@@ -1,4 +1,4 @@
-"""Which member of a group reads which queues: each member computes it by the same rule.
+"""The queues that each member of a group reads: each member computes them by the same rule.
 
 Every member sorts the same list of members and the same list of queues and takes its share. If the division leaves a
 rest, the first members get one queue more (AllocateMessageQueueAveragely, the default of Apache's clients, so that

@@ -226,7 +226,7 @@ class Consumer:
                 await self._something.wait()
 
     def _turn_is_over(self) -> bool:
-        """Whether other tasks should run now; if so, a new turn begins."""
+        """True if other tasks should run now; then a new turn begins."""
         now = asyncio.get_running_loop().time()
         self._turn_messages += 1
         if self._turn_messages <= TURN_MESSAGES and now < self._turn_ends:
@@ -246,7 +246,7 @@ class Consumer:
 
     @property
     def open_count(self) -> int:
-        """How many messages were received and not acknowledged, over all queues."""
+        """Number of messages that were received and not acknowledged, over all queues."""
         return sum(reader.open_count for reader in self._readers.values())
 
     def _deliver(self, reader: QueueReader, window: AckWindow, messages: list[ReceivedMessage]) -> None:

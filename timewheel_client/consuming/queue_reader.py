@@ -132,11 +132,11 @@ class QueueReader:
 
     @property
     def open_count(self) -> int:
-        """How many messages are pulled and not acknowledged."""
+        """Number of messages that are pulled and not acknowledged."""
         return self._window.open_count if self._window else 0
 
     def holds(self, window: AckWindow) -> bool:
-        """Whether a window still counts: False after a reset, and when the queue was given up."""
+        """True if a window still counts: not after a reset, nor when the queue was given up."""
         return window is self._window and not self.dropped
 
     def reset(self, offset: int) -> None:

@@ -153,7 +153,7 @@ class ClientCore:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was started and not closed."""
+        """True if the client was started and not closed."""
         return self._open
 
     def require_open(self) -> None:
@@ -218,7 +218,7 @@ class ClientCore:
         raise ConnectionFailedError(f"no name server answers: {failure}") from failure
 
     def name_server_age_ms(self) -> int:
-        """How long the name server that is asked first has been up for certain: as long as its connection is open."""
+        """Time for which the first name server has certainly been up, ms: the age of its connection."""
         address, now_s = self._namesrv[0], time.monotonic()
         return int((now_s - self._opened_s.get(address, now_s)) * 1000) if self.connections.is_open(address) else 0
 

@@ -175,7 +175,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is gone."""
+        """True if the connection is gone."""
         return self._transport is None
 
     @property
@@ -186,7 +186,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def in_flight(self) -> int:
-        """How many replies are awaited."""
+        """Number of requests without a reply."""
         return len(self._waiting)
 
     async def request(
@@ -220,7 +220,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether what is written now goes out at once: the peer keeps up."""
+        """True if bytes written now are sent at once, because the peer keeps up."""
         transport = self._transport
         return transport is not None and self._writable.is_set() and not transport.get_write_buffer_size()
 
@@ -283,7 +283,7 @@ class ClientConnection(asyncio.Protocol):
         self._write(encode_command(request(code, self._fields(ext, body), body, opaque=opaque, oneway=True)))
 
     def is_mute(self) -> bool:
-        """Whether requests have waited for `MUTE_MS` without any byte from the peer."""
+        """True if requests have waited for `MUTE_MS` without a byte from the peer."""
         since = self._unanswered_since
         return since is not None and self._loop.time() - since >= MUTE_MS / 1000
 

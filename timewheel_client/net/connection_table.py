@@ -61,7 +61,7 @@ class ConnectionTable:
         self._closed = False
 
     def is_open(self, address: str) -> bool:
-        """Whether there is a connection to an address now."""
+        """True if there is a connection to an address now."""
         connection = self._connections.get(address)
         return connection is not None and not connection.closed
 

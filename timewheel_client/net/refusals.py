@@ -1,4 +1,4 @@
-"""Which answers to a send say for certain that nothing was stored; after any other, it may have been.
+"""Answers to a send after which certainly nothing was stored. After any other answer, it may have been.
 
 Brokers of RocketMQ 4.9 check access before they do anything else. They refuse with SYSTEM_ERROR and the text of a Java
 exception, which says as much as the NO_PERMISSION of later ones.
@@ -44,7 +44,7 @@ def refusal_of(code: int, remark: str | None) -> int | None:
 
 
 def is_of_the_message(code: int, remark: str | None) -> bool:
-    """Whether a refusal is the fault of the message or its topic, so that no account could send it.
+    """True if a refusal is the fault of the message or its topic, so that no account could send it.
 
     NO_PERMISSION has many causes: brokers 5.x, and ours, answer with it also to a wrong key or a missing right, and
     while the broker itself takes no writes. That changes, and the same message is taken then.

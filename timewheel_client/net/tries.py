@@ -71,7 +71,7 @@ _DEFAULT_QUEUES_TEXT = str(DEFAULT_QUEUES)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a send may go: a key's queue, a given queue, the broker of delay keys, or (none of them) any."""
+    """Target of a send: a key's queue, a given queue, the broker of delay keys, or (none of them) any queue."""
 
     sharding_key: str | None = None
     queue: MessageQueue | int | None = None
@@ -79,7 +79,7 @@ class Place:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether another broker is no choice."""
+        """True if no other broker may be tried."""
         return self.sharding_key is not None or self.queue is not None or bool(self.delay_keys)
 
 

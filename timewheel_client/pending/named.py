@@ -1,4 +1,4 @@
-"""Which brokers may have a message, by the text that names it; and which of their answers is told.
+"""The brokers that may have a message, by the text that names it; and the one of their answers that is returned.
 
 A delay key is unique on one broker only. So every broker is asked, and all that waits under the key is acted on: who
 cancels a key means that nothing of it is delivered. One answer is told, with the others beside it:

@@ -1,4 +1,4 @@
-"""What a client asks about pending messages, and what it is told."""
+"""Queries for pending messages, and their results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Which:
-    """Which messages: all conditions that are given must hold. Times in epoch ms, ``from`` inclusive, ``to`` exclusive.
+    """A query: all given conditions must hold. Times in epoch ms, ``from`` inclusive, ``to`` exclusive.
 
     >>> Which(topic="Orders", due_to_ms=1_700_000_000_000).fields()
     {'topic': 'Orders', 'dueToMs': '1700000000000'}
@@ -92,10 +92,10 @@ class WaitingPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeResult:
-    """What became of an order or a look; ``verdict`` is one of docs/pending.md. True if what was asked for stands.
+    """Result of a change or a look-up; ``verdict`` is one of docs/pending.md. True if the wanted state is reached.
 
-    ``others`` is what further brokers say of a delay key that they know, too. The result is false if a message of them
-    waits on as it was.
+    ``others`` has the answers of further brokers that know the delay key. The result is false if a message of theirs
+    waits on unchanged.
     """
 
     verdict: str
@@ -116,7 +116,7 @@ class ChangeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingResult:
-    """What a bulk change did (or would do) on all brokers: how many by verdict, and the answers, some thousand."""
+    """Result of a bulk change (or of its dry run) on all brokers: counts by verdict, and some thousand answers."""
 
     verdicts: dict[str, int]
     answers: list[ChangeResult]
@@ -132,7 +132,7 @@ class MatchingResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlookResult:
-    """How many come due when, on all brokers together; ``bars`` are (epoch ms, count), without the empty ones."""
+    """Forecast of all brokers together; ``bars`` are (epoch ms, count), without the empty ones."""
 
     from_ms: int
     to_ms: int
@@ -146,7 +146,7 @@ class OutlookResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicWaiting:
-    """What waits of one topic: messages, bytes of their records, and when the first and the last is due, epoch ms."""
+    """Pending messages of one topic: count, bytes of their records, first and last due time, epoch ms."""
 
     topic: str
     count: int

@@ -153,13 +153,18 @@ class ServiceClient(PendingClient):
         by_ms: int | None = None,
         after: str = "",
     ) -> MatchingResult:
-        """Change all that match: they are listed, and changed one by one. ClientError for a query that is too wide.
+        """Change all messages that match: they are listed, and changed one by one.
 
-        One without a verdict in time is ``undecided``: its command may stand. One whose command was not taken is
-        ``refused``, and as it was; if that is so of the first ones, the error is raised: nothing was changed.
+        A message without a verdict in time is ``undecided``: its command may still be obeyed. A message whose command
+        was not stored is ``refused`` and unchanged. If that is so of the first ones, the error is raised, and nothing
+        was changed.
 
-        An interval becomes a time when a message is listed. So where the due range has both ends and is not longer than
-        the interval, a call that was cut short may be made again: what was moved does not match, or is told that time.
+        An interval is added to the due time that a message has when it is listed. A call that was cut short may be
+        repeated if the due range has both ends and is not longer than the interval: moved messages then do not match,
+        or get the same time again.
+
+        Raises ValueError for ``move`` without exactly one of ``due_ms`` and ``by_ms``, ClientError for a query that is
+        too wide.
         """
         if verb == "move" and (due_ms is None) == (by_ms is None):
             raise ValueError("move takes due_ms (epoch ms) or by_ms (ms), one of the two")
@@ -362,7 +367,7 @@ def _may_stand(error: BaseException) -> bool:
 
 
 def _told_of(name: str, result: ChangeResult | BaseException) -> ChangeResult:
-    """What is told of one of many. Raises what is no answer of the cluster."""
+    """The result for one of many messages. Raises errors that are no answer of the cluster."""
     if isinstance(result, ChangeResult):
         return result
     if not isinstance(result, ClientError):

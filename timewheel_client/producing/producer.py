@@ -209,7 +209,8 @@ class Producer:
         """Send several messages as one request to one queue: all are stored, or none. One result for each.
 
         A whole batch must stay below the broker's limit for one message (4 MiB by default). Its delay keys must be
-        of one broker, see `key_queue`, unless a key or a queue is given. Raises as `send` does.
+        of one broker, see `key_queue`, unless a key or a queue is given. Raises as `send` does; ValueError also for a
+        message that does not fit into a batch.
         """
         self._core.require_open()
         elements: list[tuple[int, bytes, str]] = []

@@ -17,7 +17,7 @@ __all__ = ["BatchMessage", "RecallResult", "SendResult", "properties_text"]
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where a message was stored.
+    """The place where a message was stored.
 
     ========================  =========================================================================
     ``message_id``            str, the producer's id of the message (UNIQ_KEY): what consumers see

@@ -1,4 +1,4 @@
-"""When a message is to be delivered: an instant, a delay or a level, turned into the property that says so.
+"""The delivery time of a message: an instant, a delay or a level, and the property for it.
 
 ===========  =====================  =======================================================================
 ``at``       TIMER_DELIVER_MS       an instant: a datetime with its zone, or epoch milliseconds as an int

@@ -66,7 +66,7 @@ class ReceivedProperties(dict[str, str]):
 
 
 def is_reserved(name: str) -> bool:
-    """Whether senders may not set this property.
+    """True if senders may not set this property.
 
     >>> is_reserved("TRAN_MSG"), is_reserved("colour")
     (True, False)
