@@ -81,11 +81,11 @@ class _Cache:
 
 
 class ClerkWorld:
-    """Owner, cluster and entry queue in one. If it is harsh, a third of everything fails, whole minutes of it."""
+    """Owner, cluster and entry queue in one. If it is harsh, a quarter of everything fails."""
 
     def __init__(self, seed: int, patch: pytest.MonkeyPatch, harsh: bool = False) -> None:
         self.random = random.Random(seed)
-        self.unanswered, self.no_connection = (0.4, 0.3) if harsh else (0.06, 0.02)
+        self.unanswered, self.no_connection = (0.3, 0.1) if harsh else (0.06, 0.02)
         self.harsh = harsh
         self.queue: TargetQueue = ("TIMEWHEEL", "broker-e", 0)
         self.name, self.calm, self.tally = NAME, Calm(0), InstanceCounts()
@@ -108,7 +108,7 @@ class ClerkWorld:
         patch.setattr(asyncio, "to_thread", self._to_thread)
 
     def _trouble(self) -> StoreError | None:
-        if not self.harsh or self.random.random() < 0.7:
+        if not self.harsh or self.random.random() < 0.8:
             return None
         return self.random.choice((StoreError, StoreFullError))("no luck")
 
@@ -157,7 +157,7 @@ class ClerkWorld:
     async def pull(self, _: TargetQueue, offset: int, *, wait: bool) -> Pull:
         """The next records."""
         await self.nap()
-        if self.harsh and self.random.random() < 0.3:
+        if self.harsh and self.random.random() < 0.2:
             raise self.random.choice((ClientError("no answer"), BrokerError(1, "no luck", "host:1")))
         found = self.log[offset : offset + 16]
         assert not wait
@@ -250,7 +250,7 @@ class ClerkWorld:
         tasks = [asyncio.ensure_future(again(work)) for work in works]
         giving = asyncio.ensure_future(self.give())
         try:
-            for _ in range(TURNS_MAX):
+            for _ in range(TURNS_MAX * (5 if self.harsh else 1)):
                 await asyncio.sleep(0)
                 self._now_ms += 1
                 for task in tasks:
