@@ -27,7 +27,7 @@ BROKERS = 2
 QUEUES = 4
 OTHERS = ["java-4-9-8", "java-5-5-0", "ons-1-8-8-8", "node-ali-ons"]
 TRANSACTED = ["transacted-java", "transacted-go"]
-CHECKS = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000", "transactionOpBatchInterval": "100"}
+CHECKS = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,6 @@ SETTINGS = {
     "transactionCheckInterval": "1000",
     "transactionCheckMax": str(CHECK_MAX),
 }
-APACHE_SETTINGS = {**SETTINGS, "transactionOpBatchInterval": "100"}
 DISCARDED = "TRANS_CHECK_MAX_TIME_TOPIC"
 IMMUNE_SECONDS = 5
 LATE_ANSWERS = 2
@@ -51,7 +50,7 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         return
     need(apache_jars)
     names = ApacheNameServer(folder / "namesrv")
-    apache = ApacheBroker(folder / "broker", names.address, APACHE_SETTINGS)
+    apache = ApacheBroker(folder / "broker", names.address, SETTINGS)
     try:
         yield apache.start()
     finally:
