@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.peers import Peer, start_peer
 from tests.interop.run import DUE_FIELDS, Part, run_workload
 from tests.interop.workload import SENDS
 from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
@@ -118,17 +117,6 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., OurBroker]]:
     yield start
     for broker in brokers:
         broker.kill()
-
-
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param("ours", marks=pytest.mark.process), pytest.param("apache", marks=pytest.mark.apache)],
-)
-def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
-    """A broker of ours, then one of Apache's; with the module's ``PEER_SETTINGS`` if it has some."""
-    settings = getattr(request.module, "PEER_SETTINGS", {})
-    with start_peer(request.param, tmp_path_factory.mktemp(request.param), settings) as made:
-        yield made
 
 
 @pytest.fixture

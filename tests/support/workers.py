@@ -5,6 +5,7 @@ workers than processors. A worker takes one *scope* after another, and the tests
 
 - a file, as a rule: its fixtures (a broker, a peer, a JVM) are made once;
 - all tests that share a Spark session (`SPARK`), because it costs more than most of them;
+- all tests of `tests/interop/on_both`, which share a broker of ours, one of Apache's, and clients;
 - all of `tests/house`, which read the same sources;
 - a single test, where a file has many long ones that share nothing (`ONE_BY_ONE`).
 
@@ -48,22 +49,21 @@ SPARK = (
 )
 """Beginnings of the names of tests that share a Spark session, and one file that must come before the session is made.
 The other tests marked ``spark`` need its Python packages, or start a Spark of their own in a process of its own."""
-SHARED = {"spark": SPARK, "house": ("tests/house/",)}
+SHARED = {"spark": SPARK, "on-both": ("tests/interop/on_both/",), "house": ("tests/house/",)}
 FIRST = (
     "tests/interop/test_listen_clients.py",
     "spark",
+    "on-both",
     "tests/interop/test_proxy_languages.py",
     "tests/interop/test_stock_clients.py",
     "tests/bench/test_lateness_s3.py",
     "tests/interop/test_proxy_clients.py",
     "tests/interop/test_shards.py",
     "tests/interop/test_apache_roundtrip.py",
-    "tests/interop/test_clients_on_both.py",
     "tests/interop/test_client_features.py",
     "tests/service/test_process_service.py",
     "tests/interop/test_transactions.py",
     "tests/packaging/test_wheel_process.py",
-    "tests/interop/test_request_reply.py",
     "tests/bench/test_report_chromium.py",
     "tests/bench/test_lateness_state.py",
 )

@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.long]
 StartClient = Callable[[str, str], Client]
 TOPIC, GROUP = "changing", "changing-g"
 QUEUES, BURST = 4, 40
+ASKS_EVERY_MS = 2_000
+"""So often the consumer asks the broker for its queues, by default every 20 s."""
 POP_CK = "POP_CK"
 """The property that says where a popped message was popped."""
 
@@ -60,7 +62,7 @@ class _Consumer:
         return [found[number] for number in numbers]
 
     def change(self, mode: str) -> None:
-        """Have the group pop or pull, and wait until this consumer does so in each queue: it asks every 20 seconds."""
+        """Have the group pop or pull, and wait until this consumer does so in each queue."""
         document = {"topic": TOPIC, "consumerGroup": GROUP, "mode": mode, "popShareQueueNum": 0}
         with Wire(self.peer.address) as wire:
             wire.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, dumps(document))
@@ -70,7 +72,10 @@ class _Consumer:
             let_pass(1)
 
 
-def test_a_running_consumer_changes_its_mode_and_misses_nothing(peer: Peer, start_client: StartClient) -> None:
+def test_a_running_consumer_changes_its_mode_and_misses_nothing(
+    peer: Peer, start_client: StartClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Drocketmq.client.rebalance.waitInterval={ASKS_EVERY_MS}")
     peer.prepare(TOPIC)
     consumer = _Consumer(start_client("java-5.5.0", peer.namesrv), peer)
     for mode in ("PULL", "POP", "PULL"):

@@ -4,38 +4,28 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.interop.peers import Peer
-from tests.support.admin import MqAdmin, admin_classes
+from tests.support.admin import MqAdmin
 from tests.support.clients import Client
-from tests.support.need import need
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.interop
 
-StartClient = Callable[[str, str], Client]
+Borrow = Callable[..., Client]
 TOPIC, GROUP, COUNT = "inspected", "inspected-group", 8
 
 
-@pytest.fixture
-def admin(peer: Peer, tmp_path: Path) -> Iterator[MqAdmin]:
-    need(admin_classes)
-    made = MqAdmin(peer.namesrv, tmp_path / "admin")
-    yield made
-    made.stop()
-
-
 @pytest.mark.parametrize("name", ["java-5.5.0", "java-4.9.8"])
-def test_a_running_consumer_answers(peer: Peer, start_client: StartClient, admin: MqAdmin, name: str) -> None:
+def test_a_running_consumer_answers(peer: Peer, borrow: Borrow, admin: MqAdmin, name: str) -> None:
     suffix = name.replace(".", "_")
     topic, group = f"{TOPIC}-{suffix}", f"{GROUP}-{suffix}"
     peer.prepare(topic)
-    client = start_client(name, peer.namesrv)
+    client = borrow(name)
     client.consume("c", group, {topic: "A || B"})
     body = base64.b64encode(b"body").decode()
     messages: list[dict[str, Any]] = [

@@ -4,54 +4,33 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.interop.peers import Peer
 from tests.interop.workload import NUMBER
-from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
 from tests.support.clients import Client
 from tests.support.commitlog import Record, read_commit_log
-from tests.support.need import need
-from tests.support.ours import OurBroker
 from tests.support.wait import happens, let_pass
 from tests.support.wire import Wire
 
-pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
+pytestmark = pytest.mark.interop
 
 StartClient = Callable[[str, str], Client]
-Broker = OurBroker | ApacheBroker
+Borrow = Callable[..., Client]
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 PAIRS = [("java-5.5.0", "java-5.5.0"), ("go-v2", "go-v2"), ("java-5.5.0", "go-v2"), ("go-v2", "java-5.5.0")]
 
 
-@pytest.fixture(scope="module", params=["ours", "apache"])
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One broker of each kind."""
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "ours":
-        ours = OurBroker(folder).start()
-        yield ours
-        ours.kill()
-        return
-    need(apache_jars)
-    names = ApacheNameServer(folder / "namesrv")
-    apache = ApacheBroker(folder / "broker", names.address)
-    try:
-        yield apache.start()
-    finally:
-        apache.kill()
-        names.stop()
-
-
-def _prepare(broker: Broker, topic: str) -> None:
-    with Wire(broker.address) as wire:
+def _prepare(peer: Peer, topic: str) -> None:
+    with Wire(peer.address) as wire:
         wire.create_topic(topic)
         wire.create_group(f"{topic}-c")
         for queue_id in range(4):
             wire.set_offset(f"{topic}-c", topic, queue_id, 0)
-    with Wire(broker.namesrv) as wire:
+    with Wire(peer.namesrv) as wire:
         wire.wait_route(topic, 30)
         wire.wait_route(REPLY_TOPIC, 30)
 
@@ -70,8 +49,8 @@ def _requests(topic: str, count: int, first: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-def _stored_replies(broker: Broker) -> list[Record]:
-    return [record for record in read_commit_log(broker.store) if record.topic == REPLY_TOPIC]
+def _stored_replies(peer: Peer) -> list[Record]:
+    return [record for record in read_commit_log(peer.store) if record.topic == REPLY_TOPIC]
 
 
 def _replied(client: Client, job: str, count: int) -> list[dict[str, Any]]:
@@ -80,18 +59,18 @@ def _replied(client: Client, job: str, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("asks", "answers"), PAIRS)
-def test_every_request_gets_its_own_reply(broker: Broker, start_client: StartClient, asks: str, answers: str) -> None:
+def test_every_request_gets_its_own_reply(peer: Peer, borrow: Borrow, asks: str, answers: str) -> None:
     """Two requesters at once, one by one and all at a time: no reply goes to the other one.
 
     A request comes again where queues change hands while it is answered, and so may its reply: numbers count.
     """
     topic = f"asked-{asks[:2]}-{answers[:2]}"
-    _prepare(broker, topic)
-    replier = start_client(answers, broker.namesrv)
+    _prepare(peer, topic)
+    replier = borrow(answers, 3)
     replier.consume("c", f"{topic}-c", {topic: "A"}, reply="re: ")
     modes = {"sync": 0, "async": 100}
-    requesters = {mode: start_client(asks, broker.namesrv) for mode in modes}
-    before = len(_stored_replies(broker))
+    requesters = {mode: borrow(asks, number) for number, mode in enumerate(modes, 1)}
+    before = len(_stored_replies(peer))
     for mode, first in modes.items():
         messages = _requests(topic, 20, first)
         requesters[mode].command(
@@ -109,15 +88,15 @@ def test_every_request_gets_its_own_reply(broker: Broker, start_client: StartCli
             assert event["properties"]["PUSH_REPLY_TIME"]
     replier.wait("c", "answered", 20, 40)
     assert replier.events("c", "unanswered") == []
-    stored = _stored_replies(broker)[before:]
+    stored = _stored_replies(peer)[before:]
     assert len(stored) >= 40 and len({record.properties["CORRELATION_ID"] for record in stored}) == 40
     assert all("REPLY_TO_CLIENT" in record.properties for record in stored)
 
 
-def test_nobody_answers(broker: Broker, start_client: StartClient) -> None:
+def test_nobody_answers(peer: Peer, borrow: Borrow) -> None:
     topic = "unanswered"
-    _prepare(broker, topic)
-    client = start_client("java-5.5.0", broker.namesrv)
+    _prepare(peer, topic)
+    client = borrow("java-5.5.0")
     began = time.monotonic()
     for n, mode in enumerate(("sync", "async")):
         messages = _requests(topic, 1, n)
@@ -128,11 +107,11 @@ def test_nobody_answers(broker: Broker, start_client: StartClient) -> None:
     assert time.monotonic() - began >= 5
 
 
-def test_the_requester_is_gone(broker: Broker, start_client: StartClient) -> None:
+def test_the_requester_is_gone(peer: Peer, start_client: StartClient, borrow: Borrow) -> None:
     """Killed while its request waits: the one who answers is told so, and the broker goes on."""
     topic = "abandoned"
-    _prepare(broker, topic)
-    requester = start_client("java-5.5.0", broker.namesrv)
+    _prepare(peer, topic)
+    requester = start_client("java-5.5.0", peer.namesrv)
     requester.command(
         "request", id="r", group="abandoned-p", mode="async", timeout_ms=30_000, messages=_requests(topic, 3)
     )
@@ -140,7 +119,7 @@ def test_the_requester_is_gone(broker: Broker, start_client: StartClient) -> Non
     let_pass(0.5)
     requester.kill()
     let_pass(0.5)
-    replier = start_client("java-5.5.0", broker.namesrv)
+    replier = borrow("java-5.5.0")
     replier.consume("c", "abandoned-c", {topic: "*"}, reply="too late: ")
     events = replier.wait("c", "unanswered", 30, 3)
     assert {event["n"] for event in events} == {"0", "1", "2"}

@@ -14,8 +14,7 @@ from tests.interop.workload import NUMBER
 from tests.support.clients import Client
 from tests.support.wire import Wire, WireError
 
-StartClient = Callable[[str, str], Client]
-PEER_SETTINGS = {"enablePropertyFilter": "true"}
+Borrow = Callable[..., Client]
 _names = itertools.count(1)
 
 COLORS = ["red", "green", "blue", "it's"]
@@ -53,11 +52,11 @@ def _messages(topic: str) -> list[dict[str, Any]]:
 
 @pytest.mark.interop
 @pytest.mark.parametrize("name", ["java-5.5.0", "java-4.9.8", "go-v2"])
-def test_consumers_get_what_they_asked_for(peer: Peer, start_client: StartClient, name: str) -> None:
+def test_consumers_get_what_they_asked_for(peer: Peer, borrow: Borrow, name: str) -> None:
     """A consumer for each expression of a table, in groups of their own, and a last message that all get."""
     topic = f"filtered_{next(_names)}"
     peer.prepare(topic)
-    client = start_client(name, peer.namesrv)
+    client = borrow(name)
     table = TABLE if name != "go-v2" else TABLE[:4]
     for n, (expression, _) in enumerate(table):
         everyone = f"({expression}) OR last = 'yes'" if "color > 5" not in expression else expression
@@ -76,11 +75,11 @@ def test_consumers_get_what_they_asked_for(peer: Peer, start_client: StartClient
 
 
 @pytest.mark.interop
-def test_a_bad_expression_is_told_to_the_client(peer: Peer, start_client: StartClient) -> None:
+def test_a_bad_expression_is_told_to_the_client(peer: Peer, borrow: Borrow) -> None:
     """The Java client asks every broker before it starts (CHECK_CLIENT_CONFIG)."""
     topic = f"filtered_{next(_names)}"
     peer.prepare(topic)
-    client = start_client("java-5.5.0", peer.namesrv)
+    client = borrow("java-5.5.0")
     client.command("consume", id="c", group=f"{topic}_bad", topics={topic: "number >"}, sql="yes")
     with pytest.raises(AssertionError):
         client.wait("c", "consuming", 60)

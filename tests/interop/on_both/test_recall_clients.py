@@ -17,8 +17,7 @@ from tests.support.wait import let_pass
 
 pytestmark = pytest.mark.interop
 
-StartClient = Callable[[str, str], Client]
-PEER_SETTINGS = {"recallMessageEnable": "true"}
+Borrow = Callable[..., Client]
 _names = itertools.count(1)
 
 
@@ -33,11 +32,11 @@ def _recall(client: Client, job: str, topic: str, handle: str) -> dict[str, Any]
     return answer
 
 
-def test_recalled_messages_never_come_and_the_others_do(peer: Peer, start_client: StartClient) -> None:
+def test_recalled_messages_never_come_and_the_others_do(peer: Peer, borrow: Borrow) -> None:
     """Every other one of twenty timed messages is recalled; what both brokers do the same is compared."""
     topic = f"recalled_{next(_names)}"
     peer.prepare(topic)
-    client = start_client("java-5.5.0", peer.namesrv)
+    client = borrow("java-5.5.0")
     client.consume("c", f"{topic}_g", {topic: "*"})
     began = time.monotonic()
     plain = client.produce("plain", "recall-p", [_message(20, topic)])
@@ -61,11 +60,11 @@ def test_recalled_messages_never_come_and_the_others_do(peer: Peer, start_client
     assert all(event["received_ms"] >= due_ms for event in events if event["properties"][NUMBER] != "20")
 
 
-def test_what_cannot_be_recalled(peer: Peer, start_client: StartClient) -> None:
+def test_what_cannot_be_recalled(peer: Peer, borrow: Borrow) -> None:
     """Both refuse a handle of another topic or broker; too late is only told by ours, definitely."""
     topic = f"recalled_{next(_names)}"
     peer.prepare(topic, f"{topic}_other")
-    client = start_client("java-5.5.0", peer.namesrv)
+    client = borrow("java-5.5.0")
     client.consume("c", f"{topic}_g", {topic: "*"})
     due_ms = int(time.time() * 1000) + 3_000
     (sent,) = client.produce("p", "recall-p", [_message(0, topic, timer_deliver_ms=due_ms)])

@@ -7,7 +7,6 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,14 +16,12 @@ from tests.interop.peers import Peer
 from tests.interop.workload import NUMBER
 from tests.support.admin import MqAdmin
 from tests.support.clients import Client
-from tests.support.need import need
 from tests.support.wait import happens, let_pass, wait_until
 from tests.support.wire import Wire, WireError, wait_committed
 
 pytestmark = pytest.mark.interop
 
-StartClient = Callable[[str, str], Client]
-PEER_SETTINGS = {"traceTopicEnable": "true"}
+Borrow = Callable[..., Client]
 JAVA = "java-5.5.0"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _names = itertools.count(1)
@@ -55,9 +52,9 @@ def topic(peer: Peer) -> str:
 
 
 @pytest.mark.parametrize("model", ["lite-pull", "pull"])
-def test_pull_consumers(peer: Peer, start_client: StartClient, topic: str, model: str) -> None:
+def test_pull_consumers(peer: Peer, borrow: Borrow, topic: str, model: str) -> None:
     """The application asks for messages itself; its offsets are kept by the broker and outlive it."""
-    client = start_client(JAVA, peer.namesrv)
+    client = borrow(JAVA)
     with Wire(peer.address) as wire:
         wire.create_group(f"{topic}_g")
         for queue_id in range(4):
@@ -78,15 +75,15 @@ def test_pull_consumers(peer: Peer, start_client: StartClient, topic: str, model
                 "offsets are saved",
             )
     client.close_consumer("c")
-    second = start_client(JAVA, peer.namesrv)
+    second = borrow(JAVA, 2)
     second.consume("d", f"{topic}_g", {topic: "A"}, model=model)
     second.produce("q", "producers", [_message(n, topic) for n in range(60, 70)])
     assert _numbers(second.wait_received("d", 10, 60)) == list(range(60, 70))
 
 
 @pytest.mark.parametrize("name", [JAVA, "go-v2"])
-def test_broadcasting(peer: Peer, start_client: StartClient, topic: str, name: str) -> None:
-    clients = [start_client(name, peer.namesrv) for _ in range(2)]
+def test_broadcasting(borrow: Borrow, topic: str, name: str) -> None:
+    clients = [borrow(name, number) for number in (1, 2)]
     for client in clients:
         client.consume("c", f"{topic}_g", {topic: "*"}, model="broadcasting")
     clients[0].produce("p", "producers", [_message(n, topic) for n in range(40)])
@@ -102,8 +99,8 @@ def _has_key(wire: Wire, topic: str, key: str) -> bool:
         return False
 
 
-def test_looked_up_by_id_key_and_unique_key(peer: Peer, start_client: StartClient, topic: str) -> None:
-    client = start_client(JAVA, peer.namesrv)
+def test_looked_up_by_id_key_and_unique_key(peer: Peer, borrow: Borrow, topic: str) -> None:
+    client = borrow(JAVA)
     sent = client.produce("p", "producers", [_message(n, topic) for n in range(3)], threads=1)
     with Wire(peer.address) as wire:  # Apache's index follows its log
         wait_until(lambda: _has_key(wire, topic, "key2") and _has_key(wire, topic, sent[2]["msg_id"]), 60, "indexed")
@@ -118,9 +115,9 @@ def test_looked_up_by_id_key_and_unique_key(peer: Peer, start_client: StartClien
         client.wait("d", "looked_up", 30)
 
 
-def test_message_traces(peer: Peer, start_client: StartClient, topic: str) -> None:
+def test_message_traces(borrow: Borrow, topic: str) -> None:
     """Producer and consumer trace what they do; the traces are messages of a topic of their own."""
-    reader, client = start_client(JAVA, peer.namesrv), start_client(JAVA, peer.namesrv)
+    reader, client = borrow(JAVA, 1), borrow(JAVA, 2)
     reader.consume("t", f"{topic}_traces", {TRACE_TOPIC: "*"})
     client.consume("c", f"{topic}_g", {topic: "*"}, trace="yes")
     sent = client.produce("p", f"{topic}_p", [_message(n, topic) for n in range(5)], trace="yes", threads=1)
@@ -150,11 +147,9 @@ def _ends(peer: Peer, topic: str) -> dict[int, int]:
 
 
 @pytest.mark.apache
-def test_offsets_are_reset_while_consumers_run(
-    peer: Peer, start_client: StartClient, topic: str, tmp_path: Path
-) -> None:
+def test_offsets_are_reset_while_consumers_run(peer: Peer, borrow: Borrow, topic: str, admin: MqAdmin) -> None:
     """An administrator sets a group back by time: both members, still running, read again from there."""
-    clients = [start_client(JAVA, peer.namesrv) for _ in range(2)]
+    clients = [borrow(JAVA, number) for number in (1, 2)]
     for client in clients:
         client.consume("c", f"{topic}_g", {topic: "*"})
     clients[0].produce("p", "producers", [_message(n, topic) for n in range(40)])
@@ -176,12 +171,8 @@ def test_offsets_are_reset_while_consumers_run(
         wait_committed(wire, f"{topic}_g", topic, 4, 60)
     before = Counter(received())
     assert set(before) == set(range(60))
-    admin = need(lambda: MqAdmin(peer.namesrv, tmp_path / "admin"))
-    try:
-        admin("resetOffsetByTime", "-g", f"{topic}_g", "-t", topic, "-s", str(between_ms))
-        wait_for(lambda: len(received()) >= before.total() + 20)
-        let_pass(2)
-        assert Counter(received()) - before == Counter(range(40, 60))
-        assert _status(peer, topic) == _ends(peer, topic)
-    finally:
-        admin.stop()
+    admin("resetOffsetByTime", "-g", f"{topic}_g", "-t", topic, "-s", str(between_ms))
+    wait_for(lambda: len(received()) >= before.total() + 20)
+    let_pass(2)
+    assert Counter(received()) - before == Counter(range(40, 60))
+    assert _status(peer, topic) == _ends(peer, topic)

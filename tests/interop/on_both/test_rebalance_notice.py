@@ -19,6 +19,7 @@ from tests.support.wait import let_pass
 pytestmark = pytest.mark.interop
 
 StartClient = Callable[[str, str], Client]
+Borrow = Callable[..., Client]
 QUEUES = 4
 
 
@@ -56,10 +57,11 @@ def _wait_owners(sender: Client, topic: str, members: dict[str, Client], counter
 
 
 @pytest.mark.parametrize("leaves", ["closes", "dies"])
-def test_queues_move(peer: Peer, start_client: StartClient, leaves: str) -> None:
+def test_queues_move(peer: Peer, start_client: StartClient, borrow: Borrow, leaves: str) -> None:
     topic = f"moving-{leaves}"
     peer.prepare(topic)
-    sender, first, second = (start_client("java-5.5.0", peer.namesrv) for _ in range(3))
+    sender, first = borrow("java-5.5.0", 1), borrow("java-5.5.0", 2)
+    second = start_client("java-5.5.0", peer.namesrv) if leaves == "dies" else borrow("java-5.5.0", 3)
     members = {"first": first, "second": second}
     counter = [0]
     first.consume("c", f"{topic}-g", {topic: "*"})
