@@ -32,7 +32,16 @@ from bench.report.pieces.budget import budget_section
 from bench.report.pieces.latest import latest_section
 from bench.report.pieces.page import Html, PageSection, details, document, figure, joined, note, table, terms
 from bench.report.pieces.run import about_run
-from bench.report.pieces.tables import Groups, Timeline, by_group, by_source, delivered_only, timelines
+from bench.report.pieces.tables import (
+    Groups,
+    Timeline,
+    at_most,
+    by_group,
+    by_source,
+    delivered_only,
+    largest_of,
+    timelines,
+)
 from bench.report.pieces.verdict import compared, headline, headline_tiles, verdict_section
 
 __all__ = ["NAME", "render", "write"]
@@ -58,7 +67,7 @@ def render(result: Result) -> str:
     """Return the page as one HTML text that needs no network."""
     summary = result.summary
     sources = result.source_names
-    tables = result.histograms
+    tables = {name: at_most(table, largest_of(summary, name)) for name, table in result.histograms.items()}
 
     def grouped(name: str, column: str) -> Groups:
         return by_group(tables[name], (column,), sources) if name in tables else {}

@@ -208,6 +208,25 @@ def test_only_overdue_messages() -> None:
     assert 'id="heatmap-0"' not in text
 
 
+def test_lower_bounds_are_said_as_such() -> None:
+    messages = [Message("timewheel", AS_OF_MS - 5_000, 5_000, censored=True), Message("timewheel", AS_OF_MS, 3)]
+    says = words(drawn(result_of(["timewheel"], messages))).replace("\u00a0", " ")
+    assert "p99 5,000 ms at least; 1 of 100 is so late" in says
+    assert "max 5,000 ms at least; it still waits" in says
+    assert "99 of 100 are not later" not in says
+
+
+def test_no_figure_is_beyond_the_exact_maximum() -> None:
+    """The tables have the highest value of the class, 21,299 ms."""
+    result = result_of(["timewheel"], [Message("timewheel", AS_OF_MS - 60_000, late) for late in (5, 21_299)])
+    for one in (result.summary["total"], *result.summary["sources"]):
+        one["percentiles"] = {name: min(value, 21_219) for name, value in one["percentiles"].items()}
+    seen = words(drawn(result))
+    assert "21.2" in seen
+    assert "21.3" not in seen
+    assert "21,299" not in seen
+
+
 def test_one_message() -> None:
     text = drawn(result_of(["timewheel"], [Message("timewheel", AS_OF_MS, 0)]))
     assert "1 of 1 delayed messages delivered" in words(text)

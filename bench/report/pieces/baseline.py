@@ -11,7 +11,7 @@ from bench.lateness.results.result import TOPIC, Result, ResultError, read_resul
 from bench.report.charts.ccdf import DrawnCurve, ccdf_chart
 from bench.report.charts.histogram import merged
 from bench.report.pieces.page import Html, bullets, figure, joined, note, table
-from bench.report.pieces.tables import by_group, by_source
+from bench.report.pieces.tables import at_most, by_group, by_source, largest_of
 
 __all__ = ["baseline_section", "read_baseline"]
 
@@ -49,6 +49,6 @@ def baseline_section(result: Result, baseline: Result | str) -> Html:
 
 
 def _whole(result: Result) -> DrawnCurve:
-    table_: Any = result.histograms[TOPIC]
+    table_: Any = at_most(result.histograms[TOPIC], largest_of(result.summary, TOPIC))
     curves = by_source(by_group(table_, ("topic",), result.source_names)).values()
     return DrawnCurve(merged(one.delivered for one in curves), merged(one.overdue for one in curves))

@@ -6,7 +6,7 @@ A table is a pyarrow table as `bench.lateness.results.result` reads it, or anyth
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from bench.lateness.counting.buckets import EXACT_MS
+from bench.lateness.results.result import RECEIVED
 from bench.report.charts.ccdf import DrawnCurve
 from bench.report.charts.histogram import EMPTY, Histogram, Integers, merged
 
-__all__ = ["Groups", "Timeline", "by_group", "by_source", "delivered_only", "timelines"]
+__all__ = ["Groups", "Timeline", "at_most", "by_group", "by_source", "delivered_only", "largest_of", "timelines"]
 
 Groups = dict[str, dict[Any, DrawnCurve]]
 """Source to key of the group (a value, or a tuple of values) to lateness of delivered and of overdue messages."""
@@ -40,6 +42,51 @@ class Timeline:
         rows = np.arange(*np.searchsorted(self.starts, (begin_ms, end_ms)))
         late = self.overdue[rows]
         return DrawnCurve(_of(self.lateness, self.counts, rows[~late]), _of(self.lateness, self.counts, rows[late]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Column:
+    values: Integers
+
+    def to_numpy(self) -> Integers:
+        """The values."""
+        return self.values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Capped:
+    """A table, with another column of lateness."""
+
+    table: Any
+    lateness: _Column
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.table.column_names)
+
+    def column(self, name: str) -> Any:
+        """The column with this name."""
+        return self.lateness if name == "lateness_ms" else self.table.column(name)
+
+
+def at_most(table: Any, most: Mapping[str, int | None]) -> Any:
+    """A table with no lateness above the exact largest one of its source (ms): a class has its highest value."""
+    limits = {source: largest for source, largest in most.items() if largest is not None and largest >= EXACT_MS}
+    if not limits:
+        return table
+    lateness = table.column("lateness_ms").to_numpy()
+    names = np.asarray(table.column("source").to_numpy()) if len(most) > 1 else None
+    for source, largest in limits.items():
+        capped = np.minimum(lateness, largest)
+        lateness = capped if names is None else np.where(names == source, capped, lateness)
+    return _Capped(table, _Column(lateness))
+
+
+def largest_of(summary: Mapping[str, Any], table: str) -> dict[str, int | None]:
+    """The exact largest lateness of each source (ms), of the broker or of consumers: which the table's name says."""
+    parts = {s["name"]: s.get("end_to_end") or {} if table.endswith(RECEIVED) else s for s in summary["sources"]}
+    return {name: part.get("percentiles", {}).get("max") for name, part in parts.items()}
 
 
 def timelines(table: Any, column: str, sources: Sequence[str]) -> dict[str, Timeline]:

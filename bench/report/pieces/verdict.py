@@ -20,6 +20,12 @@ _MEANS = {
     "p50": "half are not later", "p90": "9 of 10 are not later", "p99": "99 of 100 are not later",
     "p99.9": "999 of 1,000 are not later", "p99.99": "9,999 of 10,000 are not later", "max": "the latest of all",
 }  # fmt: skip
+_AT_LEAST = {
+    "p50": "at least; half are so late", "p90": "at least; 1 of 10 is so late", "p99": "at least; 1 of 100 is so late",
+    "p99.9": "at least; 1 of 1,000 is so late", "p99.99": "at least; 1 of 10,000 is so late",
+    "max": "at least; it still waits",
+}  # fmt: skip
+"""Of a lower bound: nobody knows how late the others are at most."""
 _BAD_ABOVE_ZERO = {"overdue", "lost", "repeated", "early"}
 
 
@@ -84,8 +90,9 @@ def _remark(name: str, ms: int | None, bound: bool) -> str:
     """The meaning of a percentile, or its milliseconds if the tile shows a coarser unit."""
     if ms is None:
         return ""
-    exact = f"{ms:,}\u00a0ms" if abs(ms) >= 10_000 else ""
-    return ", ".join(part for part in ("at least" if bound else "", exact or _MEANS[name]) if part)
+    if abs(ms) >= 10_000:
+        return f"{'at least, ' if bound else ''}{ms:,}\u00a0ms"
+    return _AT_LEAST[name] if bound else _MEANS[name]
 
 
 def verdict_section(
