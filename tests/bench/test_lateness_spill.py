@@ -87,6 +87,18 @@ def test_runs_cancelled_and_moved_messages(spark: Any, tmp_path: Path) -> None:
     }
 
 
+def test_messages_whose_records_are_damaged_wait_all_the_same(tmp_path: Path) -> None:
+    """`fill` makes none that can be read. Due times and ids stand elsewhere, with checksums."""
+    from bench.lateness.engines.local_engine import LocalEngine
+    from bench.lateness.pipeline import Job, find_sources, run_job
+
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    cancelled, _ = fill(tmp_path / "store" / "timewheel" / "delay")
+    job = Job(find_sources([str(tmp_path / "store")]), tmp_path / "out", as_of_ms=NOW_MS + 3_600_000)
+    summary = run_job(LocalEngine(), job, lambda _: None)
+    assert (summary["total"]["overdue"], len(summary["latest"])) == (2 * EACH - cancelled,) * 2
+
+
 def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
     """Wherever the damage is: its done-sets say which messages have ended, so other figures would come of it."""
     from bench.lateness.logs.spill_files import plan_spill

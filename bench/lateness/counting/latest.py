@@ -23,6 +23,7 @@ from bench.lateness.logs.schemas import FINE_SCHEMA, arrow_schema, make_batch
 from bench.lateness.logs.sources import LogSource
 from bench.lateness.logs.spill_files import Look, SpillFile, read_spill_file
 from bench.lateness.logs.storage import StorageError, storage_for
+from remoting.errors import RecordError
 from remoting.layout import RECORD
 from remoting.messages.message import record_fields
 from remoting.messages.properties import get_property
@@ -188,7 +189,7 @@ def _said(record: bytes | None) -> Said:
         return None, None, None
     try:
         topic, _, properties = record_fields(record)
-    except (ValueError, IndexError, struct.error):
+    except (RecordError, ValueError, IndexError, struct.error):
         return None, None, None
     name, key, unique = (get_property(properties, one) or None for one in ("REAL_TOPIC", "KEYS", "UNIQ_KEY"))
     return name or topic, key, unique

@@ -7,7 +7,7 @@ into a run it may be in two files. Then it is read twice with one id, which the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.lateness.logs.storage import Storage, StorageError, StoredFile
+from remoting.errors import RecordError
 from remoting.layout import (
     CHECKPOINT,
     CHECKPOINT_SECTION,
@@ -356,10 +357,14 @@ def _mark_live(rows: Rows, ordinals: Longs, file: SpillFile, done: DoneSet) -> N
 
 
 def _read_overdue(rows: Rows, starts: Longs, data: bytes, look: Look) -> None:
-    """Read the overdue records that ``look`` chooses; other records are not read."""
+    """Read the overdue records that ``look`` chooses; other records are not read.
+
+    A message whose record is damaged waits all the same: its due time and id have a checksum of their own.
+    """
     for index in look.places(rows).tolist():
         begin = int(starts[index])
-        rows.overdue[index] = look.take(data[begin : begin + record_size(data, begin)])
+        with suppress(RecordError):
+            rows.overdue[index] = look.take(data[begin : begin + record_size(data, begin)])
 
 
 def _run(handle: StoredFile, records: StoredFile, file: SpillFile, done: DoneSet, look: Look) -> Iterator[Rows]:
@@ -373,13 +378,8 @@ def _run(handle: StoredFile, records: StoredFile, file: SpillFile, done: DoneSet
     for number in range(begin // per_page, -(-min(end, shape.count) // per_page)):
         at = FILE_HEADER_BYTES + number * shape.page_bytes
         try:
-            page = read(
-                handle.read(at, shape.page_bytes),
-                number,
-                seed,
-                PurePosixPath(file.path),  # type: ignore[arg-type]
-                at,
-            )
+            data = handle.read(at, shape.page_bytes)
+            page = read(data, number, seed, PurePosixPath(file.path), at)  # type: ignore[arg-type]
         except StoreError as error:
             why = str(error)
             yield Rows(damage={"file": file.path, "offset": at, "bytes": shape.page_bytes, "why": why, "torn": False})
@@ -391,7 +391,8 @@ def _run(handle: StoredFile, records: StoredFile, file: SpillFile, done: DoneSet
         late = look.places(rows)
         if shape.is_index:
             for index in late.tolist():
-                rows.overdue[index] = look.take(records.read(int(page.starts[index]), int(page.sizes[index])))
+                with suppress(RecordError):
+                    rows.overdue[index] = look.take(records.read(int(page.starts[index]), int(page.sizes[index])))
         elif len(late):
             low, high = int(page.starts[late[0]]), int(page.starts[late[-1]] + page.sizes[late[-1]])
             data = handle.read(low, high - low)
