@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench.lateness.logs import webhdfs
-from bench.lateness.logs.storage import StorageError, storage_for
+from bench.lateness.logs.storage import StorageError, file_system, storage_for
 from tests.bench.test_lateness_spill import NOW_MS, fill
 from tests.bench.test_lateness_state import assert_same, days, prefix, run
 from tests.support.lateness_world import make_world, write_world
@@ -81,6 +81,14 @@ def test_bytes_are_those_that_were_asked_for(
         with pytest.raises(StorageError, match=r"the answer is not the file's|30 redirects") as found:
             ask()
         assert "\n" not in str(found.value)
+
+
+def test_a_file_that_is_deleted_between_two_requests_is_gone(server: WebHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name node sends to a data node, which does not find it."""
+    (server.folder / "gone").write_bytes(b"x" * 100)
+    monkeypatch.setattr(server, "instead", lambda asked, _: (404, {}) if asked == "READ" else "as usual")
+    with pytest.raises(FileNotFoundError):
+        file_system(server.uri("/gone")).cat_file(server.uri("/gone"), start=0, end=10)
 
 
 @pytest.mark.parametrize(("operation", "answer"), [("GETFILESTATUS", BUSY), ("LISTSTATUS", BUSY), ("READ", REFUSED)])

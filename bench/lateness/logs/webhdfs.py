@@ -13,8 +13,8 @@ __all__ = ["check_answers", "rename_over"]
 
 _SILENT_S_MAX = 60.0
 """Seconds that a name node or data node may take to connect, and to send the next bytes."""
-_WHOLE = 200
-"""Status of an answer that has the file's bytes."""
+_WHOLE, _GONE = 200, 404
+"""Status of an answer that has the file's bytes, and of one that says that the file was deleted meanwhile."""
 
 
 def check_answers(system: Any) -> None:
@@ -28,13 +28,15 @@ def check_answers(system: Any) -> None:
 def _called(system: Any, call: Any, operation: str, *words: Any, **more: Any) -> Any:
     """The answer to a request; to ``OPEN`` that of the data node, which has the bytes that were asked for.
 
-    Raises OSError, and what the request raises.
+    Raises FileNotFoundError if the file is gone, OSError if the bytes are not, and the errors of the request.
     """
     answer = call(operation, *words, **more)
     if operation != "OPEN":
         return answer
     if "Location" in answer.headers:
         answer = system.session.get(system._apply_proxy(answer.headers["Location"]))
+        if answer.status_code == _GONE:
+            raise FileNotFoundError(f"{_GONE}: the file is gone")
         answer.raise_for_status()
     found, wanted = len(answer.content), more["length"]
     if answer.status_code != _WHOLE or found != wanted:
@@ -48,6 +50,6 @@ def _called(system: Any, call: Any, operation: str, *words: Any, **more: Any) ->
 
 
 def rename_over(system: Any, path: str, target: str) -> None:
-    """Rename a file; one with the name of ``target`` is replaced at this moment. Raises what the request raises."""
+    """Rename a file; one with the name of ``target`` is replaced at this moment. Raises the errors of the request."""
     place = system._strip_protocol(target)
     system._call("RENAME", method="put", path=path, destination=place, renameoptions="OVERWRITE")
