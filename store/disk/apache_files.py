@@ -7,7 +7,7 @@ Apache's own may be, so its recovery goes back three seconds more.
 ``abort`` exists from the first append to a clean stop. A broker that finds it at start recovers.
 
 Some stores are refused, because opening them would lose messages: stores with ConsumeQueues in a RocksDB, with batch
-ConsumeQueues, or with messages pending in Apache's own timer (`check_timer`).
+ConsumeQueues, or with messages pending in Apache's own timer, in its wheel or perhaps in a RocksDB (`check_timer`).
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ def check_timer(files: Files, root: Path, precision_ms: int, timer_queue_count: 
     """
     if timer_queue_count == 0:
         return
+    _check_rocks(files, root / "rocksdbstore")
     known = read_timer_check(files, root)
     pending = timer_queue_count
     if known is not None:
@@ -133,6 +134,21 @@ def check_timer(files: Files, root: Path, precision_ms: int, timer_queue_count: 
             f"{root}: up to {pending} messages are pending in Apache's own timer ({TIMER_TOPIC}); opened here they "
             "would never be delivered. Nothing was changed: let the Apache broker run until it has delivered them, "
             "stop it, and try again"
+        )
+
+
+def _check_rocks(files: Files, path: Path) -> None:
+    """Refuse a store whose broker has put messages into a RocksDB; there is an empty one in each of 5.5."""
+    used = [
+        name
+        for name in files.listdir(path)
+        if name.endswith(".sst") or (name.endswith(".log") and files.file_size(path / name) > 0)
+    ]
+    if used:
+        raise StoreFormatError(
+            f"{path} holds data, which cannot be read: messages may be pending there (Apache's timerRocksDBEnable); "
+            "opened here they would never be delivered. Nothing was changed: let the Apache broker run until it has "
+            "delivered them, stop it, and move that directory away"
         )
 
 

@@ -200,3 +200,21 @@ def test_without_a_wheel_the_whole_log_is_read(tmp_path: Path) -> None:
         (tmp_path / "timerlog" / f"{at * 104:020d}").write_bytes(_unit(0, 60_000 if at == 0 else 1_000) * 2)
     with pytest.raises(StoreFormatError, match="up to 2 messages"):
         check_timer(Files(), tmp_path, 1000, 9)
+
+
+@pytest.mark.parametrize(("name", "data"), [("000021.sst", b""), ("000004.log", b"x")])
+def test_messages_may_be_pending_in_a_rocksdb(tmp_path: Path, name: str, data: bytes) -> None:
+    """``timerRocksDBEnable``, an option of 5.5: what is there is nowhere in the wheel, and counts as taken in."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "timercheck").write_bytes(pack(">qqqq", 50_000, 0, 9, 9) + bytes(4064))
+    rocks = tmp_path / "rocksdbstore"
+    rocks.mkdir()
+    for empty in ("000004.log", "LOCK"):
+        (rocks / empty).write_bytes(b"")
+    for other in ("CURRENT", "IDENTITY", "MANIFEST-000005", "OPTIONS-000009"):
+        (rocks / other).write_bytes(b"x")
+    check_timer(Files(), tmp_path, 1000, 9)
+    (rocks / name).write_bytes(data)
+    with pytest.raises(StoreFormatError, match="timerRocksDBEnable"):
+        check_timer(Files(), tmp_path, 1000, 9)
+    check_timer(Files(), tmp_path, 1000, 0)
