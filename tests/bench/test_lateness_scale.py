@@ -6,6 +6,7 @@ import doctest
 import importlib
 import time
 import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from bench.log_maker import make_log, spread_lateness
 pytestmark = pytest.mark.spark
 
 RECORDS = 200_000
+YARD_US = 0.13
+"""What `yardstick` says on the machine of the paper's figures: these count for a machine as fast as that one."""
 LOG_BYTES_A_ROW = 128
 
 
@@ -113,6 +116,21 @@ def test_a_row_takes_no_more_memory_than_the_paper_says(log: Path) -> None:
     assert SETTLE_BYTES_A_ROW / 4 < a_row <= SETTLE_BYTES_A_ROW
 
 
+def yardstick() -> float:
+    """What ordering and checking a number takes on this machine now, us of processor time."""
+    numbers = np.random.default_rng(1).integers(0, 1 << 62, RECORDS)
+    spent = []
+    for _ in range(5):
+        began = time.process_time()
+        checked = numbers[np.argsort(numbers, kind="stable")].tobytes()
+        for _ in range(20):
+            zlib.crc32(checked)
+        for number in numbers[: RECORDS // 4].tolist():
+            number >> 1
+        spent.append(time.process_time() - began)
+    return min(spent) * 1e6 / RECORDS
+
+
 @pytest.mark.alone
 def test_a_record_takes_no_more_time_than_the_paper_says(log: Path) -> None:
     spent = []
@@ -123,9 +141,10 @@ def test_a_record_takes_no_more_time_than_the_paper_says(log: Path) -> None:
         list(settle_and_add_up(rows, Choice(1 << 60)))
         spent.append((between - began, time.process_time() - between))
     reading, settling = (min(values) * 1e6 / RECORDS for values in zip(*spent, strict=True))
-    print(f"{reading:.2f} us reading, {settling:.2f} us settling")
-    assert reading <= READ_US
-    assert settling <= SETTLE_US
+    pace = yardstick() / YARD_US
+    print(f"{reading:.2f} us reading, {settling:.2f} us settling; {pace:.2f} times the time of the paper's machine")
+    assert reading <= READ_US * pace
+    assert settling <= SETTLE_US * pace
 
 
 def test_ten_to_the_eleventh_on_paper() -> None:
