@@ -57,19 +57,21 @@ class DoneEntries:
     def __contains__(self, offset: int) -> bool:
         if offset < self.low:
             return True
-        at, bit = divmod(offset - self._base, 8)
-        return at < len(self._bits) and bool(self._bits[at] >> bit & 1)
+        place = offset - self._base
+        at = place >> 3
+        return at < len(self._bits) and self._bits[at] >> (place & 7) & 1 == 1
 
     def add(self, offset: int) -> bool:
         """Mark an offset as done; False if it already was. Raises ValueError beyond `SPAN_MAX` above ``low``."""
         if offset in self:
             return False
-        at, bit = divmod(offset - self._base, 8)
+        place = offset - self._base
+        at = place >> 3
         if at >= len(self._bits):
             if offset - self.low > SPAN_MAX:
                 raise ValueError(f"offset {offset} is {offset - self.low} ahead of {self.low}, at most {SPAN_MAX}")
             self._bits += bytes(at + 1 - len(self._bits))
-        self._bits[at] |= 1 << bit
+        self._bits[at] |= 1 << (place & 7)
         if offset == self.low:
             self._rise()
         return True
@@ -82,12 +84,12 @@ class DoneEntries:
 
     def _rise(self) -> None:
         """Raise ``low`` over done entries, and drop the bytes below it."""
-        bits, low = self._bits, self.low
-        while low in self:
-            at, bit = divmod(low - self._base, 8)
-            low += 8 if bit == 0 and bits[at] == 0xFF else 1
-        self.low = low
-        spare = (low - self._base) // 8
+        bits, place = self._bits, self.low - self._base
+        end = 8 * len(bits)
+        while place < end and bits[place >> 3] >> (place & 7) & 1:
+            place += 8 if place & 7 == 0 and bits[place >> 3] == 0xFF else 1
+        low = self.low = self._base + place
+        spare = place >> 3
         if spare > _TRIM_BYTES or spare > len(bits):
             del bits[:spare]
             self._base = low - low % 8

@@ -249,8 +249,8 @@ class Shard:
         if wall_ms < due_ms:
             return MaySend.NOT_DUE
         is_held = self._is_busy(offset) or self.commands.may_change(offset)
-        is_held |= any(doubt.concerns(offset, due_ms, topics) for doubt in self.doubts)
-        return MaySend.DOUBT if is_held else MaySend.GO
+        in_doubt = self.doubts and any(doubt.concerns(offset, due_ms, topics) for doubt in self.doubts)
+        return MaySend.DOUBT if is_held or in_doubt else MaySend.GO
 
     def may_write(self, mono_ms: int) -> bool:
         """True if this owner has the shard and its lease holds. Asked again just before each write."""
@@ -310,12 +310,12 @@ class Shard:
 
     def _is_unsure(self, offset: int, due_ms: int) -> bool:
         """True if an entry is at work, or may have been delivered: a roll would then be a second delivery."""
-        in_doubt = any(offset < doubt.limit and due_ms <= doubt.due_ms for doubt in self.doubts)
-        return in_doubt or self._is_busy(offset)
+        return self._is_busy(offset) or any(offset < doubt.limit and due_ms <= doubt.due_ms for doubt in self.doubts)
 
     def _is_busy(self, offset: int) -> bool:
         """True if an entry is at work: a delivery, roll or command that must end before another begins."""
-        return any(offset in at_work for at_work in (self._held, self.commands.changing, self.lost, self._in_flight))
+        other = offset in self._held or offset in self.lost or offset in self.commands.changing
+        return other or offset in self._in_flight
 
     def roll_failed(self, offset: int) -> None:
         """Note that the copy was certainly not stored: the entry is as before."""

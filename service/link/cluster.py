@@ -102,6 +102,8 @@ class ClusterLink:
         member: bool = True,
     ) -> None:
         self.topic = topic
+        self.group = f"{GROUP}_{topic}"
+        """The consumer group whose members share the shards."""
         self._account: tuple[Credentials | None, Tls] = credentials, tls
         self._member = member
         self.version = 0
@@ -129,11 +131,6 @@ class ClusterLink:
             self.on_change()
             return command.reply()
         return None
-
-    @property
-    def group(self) -> str:
-        """The consumer group whose members share the shards."""
-        return f"{GROUP}_{self.topic}"
 
     def _heartbeat(self) -> dict[str, object]:
         if not self._member:
@@ -271,8 +268,10 @@ class ClusterLink:
         ext["c"] = topic  # the template for a missing topic: none, so that no broker creates the topic
         ext["e"] = str(number)
         if like is not None:
-            ext["f"], ext["g"], ext["h"] = str(like.sys_flag & _BODY_FLAGS), str(like.born_ms), str(like.flag)
-            ext["j"] = str(like.reconsume_times)
+            ext["g"] = str(like.born_ms)
+            if like.sys_flag or like.flag or like.reconsume_times:
+                ext["f"], ext["h"] = str(like.sys_flag & _BODY_FLAGS), str(like.flag)
+                ext["j"] = str(like.reconsume_times)
         try:
             return connection.request_now(RequestCode.SEND_MESSAGE_V2, ext, body, timeout_ms=SEND_TIMEOUT_MS, may=may)
         except ProtocolError as error:

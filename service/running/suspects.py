@@ -36,6 +36,9 @@ class Suspects:
     def __contains__(self, broker: str) -> bool:
         return broker in self._asking
 
+    def __len__(self) -> int:
+        return len(self._asking)
+
     def suspect(self, queue: TargetQueue) -> None:
         """Note that the broker of this queue did not answer in time, or cannot be reached."""
         if queue[1] not in self._asking:

@@ -251,7 +251,7 @@ class RemoteTarget:
         """Choose among the writable queues: by the sharding key, or else in turns."""
         self._closed_ms.pop(route.topic, None)
         among = [queue_for_key(route.write_queues, key)] if key else route.write_queues
-        well = [queue for queue in among if queue.broker_name not in self._suspects]
+        well = [queue for queue in among if queue.broker_name not in self._suspects] if self._suspects else among
         if well:
             chosen = well[next(self._turn) % len(well)]
             parcel.queue = (chosen.topic, chosen.broker_name, chosen.queue_id)

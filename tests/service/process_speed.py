@@ -1,9 +1,10 @@
 """How late and how fast an instance delivers, beside Apache's own timer on the same broker: a measurement.
 
 One broker 5.5.0, one instance. First a steady rate of messages due two seconds later, then very many due in one
-millisecond; each by way of the service, and by the broker's own timer. Store times are those of the broker's log::
+millisecond; each by way of the service, and by the broker's own timer. Store times are those of the broker's log. The
+broker is a Java program that compiles while it runs, so it is loaded with sends for ``--warm`` seconds first::
 
-    python -m tests.service.process_speed FOLDER --rate 2000 --seconds 30 --hot 20000
+    python -m tests.service.process_speed FOLDER --warm 90 --rate 2000 --seconds 30 --hot 20000 --turns 5
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ SLOWEST = 4_000
 BODY = b"x" * 1024
 AT_ONCE = 256
 STEP_S = 0.01
+WARM_TURN_S = 5.0
 
 
 def _by_service(target: str, due_ms: int) -> tuple[str, dict[str, str]]:
@@ -82,6 +84,28 @@ async def at_once(namesrv: str, way: Way, count: int, due_ms: int) -> None:
         await link.core.close()
 
 
+async def warm(namesrv: str, topic: str, seconds: float) -> list[int]:
+    """Send without a delay for so long, many at once; thousands a second in turns of five seconds."""
+    link = ClusterLink(namesrv, "SENDER")
+    await link.core.start()
+    rates, loop = [], asyncio.get_running_loop()
+    end = loop.time() + seconds
+
+    def plain(_: int) -> tuple[str, dict[str, str]]:
+        return topic, {}
+
+    try:
+        while loop.time() < end:
+            begin, count = loop.time(), 0
+            while (passed := loop.time() - begin) < WARM_TURN_S:
+                await asyncio.gather(*(_send(link, plain, count + more, 0) for more in range(AT_ONCE)))
+                count += AT_ONCE
+            rates.append(round(count / passed / 1000))
+        return rates
+    finally:
+        await link.core.close()
+
+
 def lateness(cluster: RealCluster, topic: str, count: int, within_s: float) -> list[int]:
     """How late each message was in the log, ms, ascending; says what was lost, early or there twice."""
     found: dict[int, list[int]] = {}
@@ -115,12 +139,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--hot", type=int, default=20_000)
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--precision-ms", type=int, default=1000, help="of Apache's timer (timerPrecisionMs)")
+    parser.add_argument("--warm", type=float, default=0, help="seconds of sends without a delay before the first turn")
     options = parser.parse_args(arguments)
     cluster = RealCluster(options.folder, settings={"timerPrecisionMs": str(options.precision_ms)})
     try:
         cluster.topics(QUEUES)
         cluster.service()
         cluster.wait_owned(4, 240)
+        if options.warm:
+            cluster.topics(QUEUES, "warm")
+            print("warmed:", asyncio.run(warm(cluster.namesrv, "warm", options.warm)), "thousand a second", flush=True)
         for turn in range(options.turns + 1):
             print(f"turn {turn}" if turn else "warm-up", flush=True)
             for name in WAYS:
