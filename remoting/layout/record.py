@@ -104,10 +104,12 @@ RECORDS: Final = {
 def batch_head(middle_bytes: int) -> Struct:
     """A record up to its body for a batch: size to position, all that the batch has in common as one field, the rest.
 
-    >>> batch_head(44).format
-    '>iIIiiqq44sqi'
+    The common field ends with the upper half of the prepared offset; the lower half is the record's own.
+
+    >>> batch_head(48).format
+    '>iIIiiqq48sIi'
     """
-    return Struct(f">{RECORD.codes('size', 'position')}{middle_bytes}s{RECORD.codes('prepared_offset', 'body_bytes')}")
+    return Struct(f">{RECORD.codes('size', 'position')}{middle_bytes}sI{RECORD.codes('body_bytes')}")
 
 
 BLANK_BYTES: Final = 8

@@ -23,6 +23,8 @@ record is appended or delivered, so it is computed once.
 
 from __future__ import annotations
 
+from typing import Final
+
 from remoting.layout import (
     BODY_AT,
     BODY_BYTES_BACK,
@@ -48,10 +50,10 @@ __all__ = [
     "vouching_flag",
 ]
 
-PLAIN = (0xD7435243 - (1 << 32)) << 32
+PLAIN: Final = (0xD7435243 - (1 << 32)) << 32
 """Upper half of a PREPAREDTRANSACTIONOFFSET that is a checksum; negative, because the field is signed."""
-VOUCHER = (0xD7435256 - (1 << 32)) << 32
-OFFSET_0 = (0xD7435230 - (1 << 32)) << 32
+VOUCHER: Final = (0xD7435256 - (1 << 32)) << 32
+OFFSET_0: Final = (0xD7435230 - (1 << 32)) << 32
 """`Message.prepared_offset` for a half message at offset 0, because 0 means that there is none. Never on the disk."""
 
 _HIGH = -(1 << 32)

@@ -62,12 +62,14 @@ __all__ = [
 
 Buffer = bytes | bytearray | memoryview
 
-MAX_TOPIC_BYTES_V1 = 127
-MAX_TOPIC_BYTES = 255
-MAX_PROPERTIES_BYTES = 32767
+MAX_TOPIC_BYTES_V1: Final = 127
+MAX_TOPIC_BYTES: Final = 255
+MAX_PROPERTIES_BYTES: Final = 32767
 
-_pack_head = RECORD.struct().pack  # where both hosts are IPv4
-_pack_short = SHORT.pack
+_pack_head: Final = RECORD.struct().pack  # where both hosts are IPv4
+_pack_short: Final = SHORT.pack
+_crc32: Final = crc32
+"""Once more, as `Final`: compiled, a name that never changes is not looked up."""
 _NO_HOSTS_V6: Final = ~HOSTS_V6
 _HEAD_FRONT = RECORD.struct("size", "born_ms")
 _HEAD_BACK = RECORD.struct("reconsume_times", "body_bytes")
@@ -156,6 +158,19 @@ def topic_part(topic: str) -> tuple[int, bytes]:
     return MAGIC_V1, bytes((len(name),)) + name
 
 
+def _begin_of(topic: str, properties_bytes: int) -> tuple[int, bytes, int]:
+    """The bytes from the body to the properties; the magic before them, and their checksum behind them.
+
+    Few topics and few lengths of properties are usual, so nearly every message finds its own here.
+    """
+    magic, name = topic_part(topic)
+    begin = name + _pack_short(properties_bytes)
+    return magic, begin, _crc32(begin)
+
+
+_text_begin: Final = lru_cache(maxsize=4096)(_begin_of)
+
+
 # ------------------------------------------------------------------------------------------------ records
 
 
@@ -166,24 +181,23 @@ def encode_record(message: Message, store_host: bytes, store_ms: int = 0) -> byt
     record's fields.
     """
     try:
-        magic, topic = topic_part(message.topic)
         properties = message.properties.encode()
+        magic, begin, begin_sum = _text_begin(message.topic, len(properties))
         body = message.body
         born_host = message.born_host
-        text = b"".join((topic, _pack_short(len(properties)), properties))
-        size = BODY_AT + len(body) + len(text)
+        size = BODY_AT + len(body) + len(begin) + len(properties)
         prepared = message.prepared_offset
         if prepared == 0:
-            prepared = PLAIN + crc32(text)
+            prepared = PLAIN + _crc32(properties, begin_sum)
         elif prepared == VOUCHER:
-            prepared += crc32(text)
+            prepared += _crc32(properties, begin_sum)
         elif prepared == OFFSET_0:
             prepared = 0
         if len(born_host) == len(store_host) == HOST_BYTES:
             head = _pack_head(
                 size,
                 magic,
-                crc32(body) & 0x7FFFFFFF,
+                _crc32(body) & 0x7FFFFFFF,
                 message.queue_id,
                 message.flag,
                 0,
@@ -199,7 +213,7 @@ def encode_record(message: Message, store_host: bytes, store_ms: int = 0) -> byt
             )
         else:
             head = _head(message, magic, size, store_host, prepared, store_ms)
-        return b"".join((head, body, text))
+        return b"".join((head, body, begin, properties))
     except (struct_error, UnicodeEncodeError) as error:
         raise _why_not(message, store_host) from error
 
@@ -216,7 +230,7 @@ def _head(message: Message, magic: int, size: int, store_host: bytes, prepared: 
     front = _HEAD_FRONT.pack(
         size,
         magic,
-        crc32(message.body) & 0x7FFFFFFF,
+        _crc32(message.body) & 0x7FFFFFFF,
         message.queue_id,
         message.flag,
         0,

@@ -33,8 +33,10 @@ from remoting.messages.record import MAX_PROPERTIES_BYTES, Message, topic_part
 __all__ = ["RecordRows"]
 
 _BORN = RECORD.struct("sys_flag", "born_ms")
-_FIXED_BYTES: Final = SYS_FLAG_AT + LONG.size + PREPARED_BACK + SHORT.size
-"""All but what differs from batch to batch: up to sysflag, the store time, from the prepared offset on, two lengths."""
+_PROOF: Final = LONG.pack(PLAIN)[: INT.size]
+"""The upper half of every record's prepared offset; the checksum is the lower half."""
+_FIXED_BYTES: Final = SYS_FLAG_AT + LONG.size + PREPARED_BACK - len(_PROOF) + SHORT.size
+"""All but what differs from batch to batch: up to sysflag, the store time, from the checksum on, two lengths."""
 _HOST_BYTES = {HOST_BYTES: 0, HOST_BYTES_V6: 1}
 _head = lru_cache(maxsize=4)(batch_head)
 
@@ -56,8 +58,8 @@ class RecordRows:
         "_crcs",
         "_flags",
         "_magic",
-        "_proofs",
         "_queue_id",
+        "_sums",
         "_texts",
         "sizes",
     )
@@ -77,25 +79,25 @@ class RecordRows:
             raise MessageError(f"properties of {max(text_sizes)} bytes, at most {MAX_PROPERTIES_BYTES} are possible")
         try:
             self._before = _BORN.pack(sys_flag, message.born_ms) + born_host
-            self._after = store_host + INT.pack(message.reconsume_times)
+            self._after = store_host + INT.pack(message.reconsume_times) + _PROOF
             LONG.pack(message.queue_id << 32)
         except struct_error as error:
             raise MessageError(f"a number of the batch is out of range: {message!r:.200}") from error
         fixed = _FIXED_BYTES + len(self._before) + len(self._after) + len(topic)
         # Topic and length of the properties stand side by side, and there are few lengths: their bytes are made, and
-        # checksummed, once for each length. The CRC of a text then goes on from there.
+        # checksummed, once for each length. The CRC of a text then goes on from there. `map` with C functions only, so
+        # that no line of Python runs for a single message, compiled or not.
         between = {size: topic + SHORT.pack(size) for size in set(text_sizes)}
-        self._betweens = [between[size] for size in text_sizes]
-        sums = {text: crc32(text) for text in between.values()}
-        self._proofs = [PLAIN + crc32(text, sums[begin]) for text, begin in zip(texts, self._betweens, strict=True)]
+        sums = {size: crc32(text) for size, text in between.items()}
+        self._betweens = list(map(between.__getitem__, text_sizes))
+        self._sums = list(map(crc32, texts, map(sums.__getitem__, text_sizes)))
         self._flags = flags
         self._bodies = bodies
         self._texts = texts
-        self._body_sizes = list(map(len, bodies))
+        body_sizes = list(map(len, bodies))
+        self._body_sizes = body_sizes
         self._crcs = [crc & 0x7FFFFFFF for crc in map(crc32, bodies)]
-        self.sizes = [
-            fixed + body_size + text_size for body_size, text_size in zip(self._body_sizes, text_sizes, strict=True)
-        ]
+        self.sizes = [fixed + body_sizes[row] + text_size for row, text_size in enumerate(text_sizes)]
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -128,7 +130,7 @@ class RecordRows:
                 numbers,
                 positions,
                 repeat(middle),
-                self._proofs,
+                self._sums,
                 self._body_sizes,
             )
         )
