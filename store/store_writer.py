@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from store.derived.apache_index import ApacheIndex
 from store.derived.consume_queue import ConsumeQueue
@@ -34,8 +35,8 @@ COPY_BYTES = 640
 longest. One was sent back, went to the dead letters, and is popped there by another group: 575 bytes longer than the
 message. The other was popped, sent back, delivered by its level, and is popped again: 607 bytes longer."""
 
-_OK = PutStatus.PUT_OK
-_NOTHING = PutResult(PutStatus.UNKNOWN_ERROR)
+_OK: Final = PutStatus.PUT_OK
+_NOTHING: Final = PutResult(PutStatus.UNKNOWN_ERROR)
 
 
 class StoreWriter(StoreReader):
@@ -109,7 +110,7 @@ class StoreWriter(StoreReader):
 
     def _append(self, puts: Sequence[Put], now_ms: int) -> list[PutResult]:
         """Number, write and derive; returns a result for each put. The caller holds the append lock."""
-        queues, index = self.queues, self.index
+        queues = self.queues
         limit = self.commit_log.record_bytes_max
         usual = limit - COPY_BYTES
         results: list[PutResult] = [_NOTHING] * len(puts)
@@ -144,9 +145,11 @@ class StoreWriter(StoreReader):
                 put.give_back()
                 count -= len(put)
                 results[place] = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=str(error))
+        index_rows: list[bytes] = []
         for put, offset, place in zip(taken, offsets, places, strict=False):
-            put.derive(offset, now_ms, queues, index)
+            put.derive(offset, now_ms, queues, index_rows)
             results[place] = PutResult(_OK, offset, put.first, now_ms)
+        self.index.append(b"".join(index_rows))
         if done:
             last = taken[done - 1]
             end = offsets[-1] + last.data_bytes

@@ -6,6 +6,8 @@ the record's bytes. The append knows topic, queue and keys already and uses this
 
 from __future__ import annotations
 
+from typing import Final
+
 from remoting.layout import QUEUE_OFFSET_AT, SYS_FLAG_LOW_AT
 from remoting.layout.table import LONG
 from remoting.messages.message import message_keys, record_fields, store_ms_at, tags_code
@@ -21,11 +23,11 @@ __all__ = [
     "level_due_ms",
 ]
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """The topic in which level messages wait: queue n is level n + 1, the ConsumeQueue's tags code is the deliver time."""
 
 _TRANSACTION_BITS = 0x0C
-UNQUEUED_BIT = 0x04
+UNQUEUED_BIT: Final = 0x04
 """Of prepared (4) and of rolled back (12), not of committed (8); see `is_queued`."""
 
 

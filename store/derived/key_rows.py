@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import repeat
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,12 @@ ROWS = np.dtype(KEY_COLUMNS.columns("<"))
 """In the machine's own order."""
 
 _TOPICS_MAX = 10_000
-_pack_row = ROW.pack
+_crc32: Final = crc32
+"""Once more, as `Final`: compiled, a name that never changes is not looked up."""
+_pack_row: Final = ROW.pack
 _pack_2, _pack_3 = (Struct("<" + KEY_COLUMNS.codes() * count).pack for count in (2, 3))
-_bases: dict[str, int] = {}  # topic to the CRC-32 of "topic#"
-_NO_TOPIC = crc32(b"#")
+_bases: Final[dict[str, int]] = {}  # topic to the CRC-32 of "topic#"
+_NO_TOPIC: Final = crc32(b"#")
 _DELAY_ID = crc32(b"\0", _NO_TOPIC)
 """The CRC-32 that hashes of delay ids start from, see `store.derived.dispatch.delivered_key`."""
 
@@ -53,6 +55,8 @@ def key_rows(topic: str, keys: tuple[str, ...], position: int, store_ms: int) ->
     base = _bases.get(topic)
     if base is None:
         base = key_base(topic)
+    if len(keys) == 1:
+        return _pack_row(_hash(keys[0], base), position, store_ms)
     # One `pack` for all rows. Usual are: a unique key, a key, and the delay id of a delivered message.
     if len(keys) == 3:
         one, two, three = keys
@@ -67,7 +71,7 @@ def key_rows(topic: str, keys: tuple[str, ...], position: int, store_ms: int) ->
 
 
 def _hash(key: str, base: int) -> int:
-    return crc32(key.encode(), _NO_TOPIC if key.startswith("\0") else base)
+    return _crc32(key.encode(), _NO_TOPIC if key.startswith("\0") else base)
 
 
 def rows_of(topic: str, keys: list[bytes], positions: Iterable[int], store_ms: int) -> bytes:

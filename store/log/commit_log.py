@@ -33,6 +33,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from remoting.layout import BLANK_BYTES
 from remoting.layout.table import INT
@@ -49,7 +50,7 @@ from store.put.put import Put
 
 __all__ = ["CHUNK_BYTES", "KEPT_BYTES_MAX", "CommitLog"]
 
-CHUNK_BYTES = 256 << 10
+CHUNK_BYTES: Final = 256 << 10
 REWRITE_BYTES_MAX = 256 << 20
 """No run ends with more unsynced bytes than this."""
 

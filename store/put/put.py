@@ -12,8 +12,8 @@ Each layer has one ``append``, which asks a put for the bytes that this layer ke
 
 1. `store.store_writer.StoreWriter.put_batch` checks every put and lets it take its queue offsets (`Put.number`);
 2. `store.log.commit_log.CommitLog.append` lets it write its records (`Put.joined_to`);
-3. `Put.derive` gives its queues their entries (`ConsumeQueues.append`) and the key index its rows
-   (`KeyIndex.append`).
+3. `Put.derive` gives its queues their entries (`ConsumeQueues.append`), and makes its rows of the key index, which
+   gets those of all puts at once (`KeyIndex.append`).
 
 So only the put knows whether a message comes alone or among ten thousand. A put is appended as a whole, into one
 segment, or not at all.
@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from store.derived.consume_queues import ConsumeQueues
-    from store.derived.index import KeyIndex
 
 __all__ = ["Put", "PutResult", "PutStatus"]
 
@@ -148,6 +147,9 @@ class Put:
         """
         raise NotImplementedError
 
-    def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index: KeyIndex) -> None:
-        """Append its queue entries and its rows of the key index; the first record stands at ``position``."""
+    def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index_rows: list[bytes]) -> None:
+        """Append its entries to the queues, and its rows of the key index to ``index_rows``.
+
+        The first record stands at ``position``.
+        """
         raise NotImplementedError

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from remoting.layout import OFFSET_AT, QUEUE_ENTRY_BYTES, QUEUE_OFFSET_AT
 from store.derived.consume_queue import ConsumeQueue
 from store.derived.consume_queues import ConsumeQueues
-from store.derived.index import KeyIndex
 from store.derived.key_rows import Column, rows_of_columns
 from store.derived.queue_entries import pack_entries
 from store.put.put import Put
@@ -113,7 +112,7 @@ class PutColumns(Put):
         buffer += data
         return buffer
 
-    def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index: KeyIndex) -> None:
+    def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index_rows: list[bytes]) -> None:
         """Append its queue entries and its rows of the key index."""
         positions = self.places(position)
         entries = pack_entries(positions, self.sizes, self.tags_codes)
@@ -122,7 +121,7 @@ class PutColumns(Put):
             end = begin + count * QUEUE_ENTRY_BYTES
             queues.append(queue, entries[begin:end], count)
             begin = end
-        index.append(rows_of_columns(self.hashes, positions[self.owners], store_ms))
+        index_rows.append(rows_of_columns(self.hashes, positions[self.owners], store_ms))
 
 
 def unaligned(data: bytes | bytearray, kind: str) -> NDArray[Any]:

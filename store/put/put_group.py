@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from store.derived.consume_queues import ConsumeQueues
-from store.derived.index import KeyIndex
 from store.put.put import Put, PutResult, PutStatus
 from store.put.put_record import PutRecord
 
@@ -67,10 +66,10 @@ class PutGroup(Put):
             position += record.data_bytes
         return buffer
 
-    def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index: KeyIndex) -> None:
+    def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index_rows: list[bytes]) -> None:
         """Append its queue entries and its rows of the key index."""
         for record in self.records:
-            record.derive(position, store_ms, queues, index)
+            record.derive(position, store_ms, queues, index_rows)
             position += record.data_bytes
 
 

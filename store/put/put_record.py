@@ -7,6 +7,7 @@ file of their own because one is made for every message: in the compiled build t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from remoting.layout import (
     BORN_HOST_V6,
@@ -24,16 +25,15 @@ from remoting.messages.properties import TW_ID, get_property
 from store.derived.consume_queue import ConsumeQueue
 from store.derived.consume_queues import ConsumeQueues
 from store.derived.dispatch import SCHEDULE_TOPIC, UNQUEUED_BIT, Derived, as_queued
-from store.derived.index import KeyIndex
 from store.derived.key_rows import key_rows
 from store.derived.queue_entries import ENTRY
 from store.put.put import Put, PutStatus
 
 __all__ = ["Held", "HeldBatch", "OneByOne", "PutRecord", "Refused", "Unsettled", "put_record", "put_record_of"]
 
-_PLACE = RECORD.struct("queue_offset", "position")
-_pack_entry = ENTRY.pack
-_pack_long_into = LONG.pack_into
+_pack_place_into: Final = RECORD.struct("queue_offset", "position").pack_into
+_pack_entry: Final = ENTRY.pack
+_pack_long_into: Final = LONG.pack_into
 
 
 class PutRecord(Put):
@@ -125,20 +125,21 @@ class PutRecord(Put):
     def joined_to(self, buffer: bytearray, position: int, store_ms: int) -> bytearray:
         """Append the record to ``buffer``, with queue offset, position and store time written in."""
         record = self.record
-        sys_flag = record[SYS_FLAG_LOW_AT]
+        # The trick: both are the same, but compiled, an index into what is known to be bytes is not a call.
+        sys_flag = record[SYS_FLAG_LOW_AT] if isinstance(record, bytes) else record[SYS_FLAG_LOW_AT]  # noqa: RUF034
         if sys_flag & UNQUEUED_BIT:
             record = as_queued(record)
         at = len(buffer)
         buffer += record
-        _PLACE.pack_into(buffer, at + QUEUE_OFFSET_AT, self.first, position)
+        _pack_place_into(buffer, at + QUEUE_OFFSET_AT, self.first, position)
         _pack_long_into(buffer, at + (STORE_MS_AT_V6 if sys_flag & BORN_HOST_V6 else STORE_MS_AT), store_ms)
         return buffer
 
-    def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index: KeyIndex) -> None:
+    def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index_rows: list[bytes]) -> None:
         """Append its queue entry and its rows of the key index."""
         queues.append(self._queue, _pack_entry(position, self.data_bytes, self.tags_code), 1)
         if self.keys:
-            index.append(key_rows(self.topic, self.keys, position, store_ms))
+            index_rows.append(key_rows(self.topic, self.keys, position, store_ms))
 
 
 def put_record(message: Message, store_host: bytes) -> PutRecord:

@@ -13,7 +13,6 @@ from remoting.messages.message import RecordRows, UniformBatch, tag_hash
 from remoting.messages.properties import KEYS, TAGS, UNIQ_KEY
 from store.derived.consume_queue import ConsumeQueue
 from store.derived.consume_queues import ConsumeQueues
-from store.derived.index import KeyIndex
 from store.derived.key_rows import rows_of
 from store.derived.queue_entries import pack_rows
 from store.put.put import Put
@@ -104,7 +103,7 @@ class PutRows(Put):
         buffer += joined
         return buffer
 
-    def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index: KeyIndex) -> None:
+    def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index_rows: list[bytes]) -> None:
         """Append its queue entries and its rows of the key index."""
         sizes = self.rows.sizes
         queues.append(self._queue, pack_rows(position, sizes, self.tags_codes), len(sizes))
@@ -113,7 +112,7 @@ class PutRows(Put):
             if self.owners is not None:
                 places = list(positions)
                 positions = [places[row] for row in self.owners]
-            index.append(rows_of(self.topic, self.keys, positions, store_ms))
+            index_rows.append(rows_of(self.topic, self.keys, positions, store_ms))
 
 
 def _tags_codes(batch: UniformBatch) -> list[int]:
