@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker_plugin.aside import ROW_BYTES, GateAside, parts_of
 from broker_plugin.figures.tally import Accepted
@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Gate"]
 
-ROOM_FOR_MOVES_BYTES = 16
+ROOM_FOR_MOVES_BYTES: Final = 16
 """Property bytes kept free, so that a later move (a version, a longer due time) always fits."""
-STAMP_BYTES_MAX = 64
+STAMP_BYTES_MAX: Final = 64
 """An upper bound of the bytes that `stamped_texts` appends."""
-REST_BYTES_MAX = 384
+REST_BYTES_MAX: Final = 384
 """An upper bound of the bytes of a record besides body and properties."""
-_DECISIVE = frozenset((DELAY, DELAY_KEY, TRAN_MSG, *OWN_PROPERTIES))
-_ONE_BY_ONE = OneByOne()
+_DECISIVE: Final = frozenset((DELAY, DELAY_KEY, TRAN_MSG, *OWN_PROPERTIES))
+_ONE_BY_ONE: Final = OneByOne()
 
 
 class Gate:
@@ -143,7 +143,7 @@ class Gate:
             return None
         if len(timers) > 1 or timers[0] not in ABSOLUTE or batch.message.sys_flag & TRANSACTION_TYPE:
             return _ONE_BY_ONE
-        body_bytes, text_bytes = max(map(len, batch.bodies)), max(map(len, batch.texts)) + STAMP_BYTES_MAX
+        body_bytes, text_bytes = batch.body_max, batch.text_max + STAMP_BYTES_MAX
         if (
             body_bytes > self._max_body_bytes
             or text_bytes > MAX_PROPERTIES_BYTES - ROOM_FOR_MOVES_BYTES
@@ -375,8 +375,8 @@ class Gate:
                     blocks.append(block)
                     aside.blocks.append(block)
             if entries:
-                if sum([len(entry[2]) for entry in entries]) + len(entries) * ROW_BYTES <= self.frame_bytes:
-                    dues, ids, records = zip(*entries, strict=True)
+                dues, ids, records = zip(*entries, strict=True)
+                if sum(map(len, records)) + len(entries) * ROW_BYTES <= self.frame_bytes:
                     blocks.append(self._spill.append_columns(dues, ids, records, None))
                 else:
                     for part, _ in parts_of(entries, self.frame_bytes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
+from typing import Final
 
 __all__ = [
     "FLAG_ONEWAY",
@@ -20,10 +21,10 @@ __all__ = [
     "SysFlag",
 ]
 
-FLAG_RESPONSE = 1
-FLAG_ONEWAY = 2
+FLAG_RESPONSE: Final = 1
+FLAG_ONEWAY: Final = 2
 
-VERSION = 409
+VERSION: Final = 409
 """The version that we report: V4_9_8. Clients refuse SQL92 subscriptions below 233; some read it as int16."""
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
@@ -31,8 +32,8 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 REQUEST_HEADER_MAX_BYTES = 256 * 1024
 """The longest header of a request: its longest field, the properties, has 32,767 bytes, or six times that in JSON."""
 
-SERIALIZE_JSON = 0
-SERIALIZE_BINARY = 1
+SERIALIZE_JSON: Final = 0
+SERIALIZE_BINARY: Final = 1
 
 
 class LanguageCode(IntEnum):

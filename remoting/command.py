@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as struct_error
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -49,12 +49,12 @@ __all__ = [
     "request",
 ]
 
-REGION = "DefaultRegion"
+REGION: Final = "DefaultRegion"
 """MSG_REGION of send replies: with this text Aliyun's client sends no traces."""
 
 
-_loads = orjson.loads
-_WORDS = Struct(">II")
+_loads: Final = orjson.loads
+_WORDS: Final = Struct(">II")
 _BINARY_HEAD = Struct(">hbhiii")
 _INT = Struct(">i")
 _SHORT = Struct(">h")

@@ -8,13 +8,14 @@ a growing buffer, so that a long frame in many pieces costs linear time.
 from __future__ import annotations
 
 from struct import Struct
+from typing import Final
 
 from remoting.codes import MAX_FRAME_BYTES
 from remoting.command import ProtocolError, RemotingCommand, decode_command, decode_json
 
 __all__ = ["FrameDecoder"]
 
-_WORDS = Struct(">II")
+_WORDS: Final = Struct(">II")
 _TLS_HANDSHAKE = 0x16
 
 
@@ -59,15 +60,17 @@ class FrameDecoder:
                     rest = self._rest = bytearray(rest)
                 rest += data
                 return []
-            data = b"".join((rest, data))
-        elif type(data) is not bytes:
-            data = bytes(data)
+            whole = b"".join((rest, data))
+        else:
+            whole = data if isinstance(data, bytes) else bytes(data)
         commands: list[RemotingCommand] = []
+        total: int  # said here, because `unpack_from` does not: compiled, they are numbers then, not any objects
+        header_word: int
         self.more = False
         at = 0
-        available = len(data)
+        available = len(whole)
         while available - at >= 8:
-            total, header_word = _WORDS.unpack_from(data, at)
+            total, header_word = _WORDS.unpack_from(whole, at)
             end = at + 4 + total
             if total < 4 or end - at > self._max_frame_bytes:
                 raise self._no_frame(total)
@@ -81,9 +84,9 @@ class FrameDecoder:
             body_at = at + 8 + header_word
             # The word's highest byte is the serialize type. Any but 0 (JSON) would move `body_at` far behind `end`.
             if body_at <= end:
-                commands.append(decode_json(data[at + 8 : body_at], data[body_at:end]))
+                commands.append(decode_json(whole[at + 8 : body_at], whole[body_at:end]))
             else:
-                commands.append(decode_command(data, header_word, at + 8, end))
+                commands.append(decode_command(whole, header_word, at + 8, end))
             at = end
             if len(commands) >= self._most:
                 self.more = at < available
@@ -92,11 +95,11 @@ class FrameDecoder:
         else:
             self._need = 4
             if available - at >= 4:
-                total = int.from_bytes(data[at : at + 4], "big")
+                total = int.from_bytes(whole[at : at + 4], "big")
                 if total < 4 or total + 4 > self._max_frame_bytes:
                     raise self._no_frame(total)
                 self._need = 8
-        self._rest = data[at:] if at else data
+        self._rest = whole[at:] if at else whole
         return commands
 
     def _no_frame(self, total: int) -> ProtocolError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 __all__ = ["FAQ", "NUL", "group_not_exist", "nul_in_properties", "topic_not_exist"]
 
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-NUL = "\x00"
+NUL: Final = "\x00"
 """Not allowed in properties: it separates a topic from its key in the index, and no sender can mean it."""
 
 

@@ -26,7 +26,7 @@ committed transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.net.channel import Channel
 from broker.net.processor import Handler
@@ -47,7 +47,7 @@ from remoting.messages.properties import (
     TRACE_ON,
     TRAN_MSG,
     UNIQ_KEY,
-    get_property,
+    find_property,
     remove_properties,
     with_property,
 )
@@ -62,8 +62,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SendProcessor"]
 
-_SUSPICIOUS_SYS_FLAG = 0xCC  # inner batch bits, and any part of a transaction
-_FIRST_WITH_MAX_RECONSUME = 121  # V3_4_9
+_SUSPICIOUS_SYS_FLAG: Final = 0xCC  # inner batch bits, and any part of a transaction
+_FIRST_WITH_MAX_RECONSUME: Final = 121  # V3_4_9
+_UNIQ_KEY: Final = "UNIQ_KEY\x01"
 
 PutHalf = Callable[[Channel, RemotingCommand, Message, str, str, int], RemotingCommand | None]
 
@@ -215,7 +216,7 @@ class SendProcessor:
         """Remove what only a broker may set, add a missing UNIQ_KEY and last separator; returns properties and key."""
         if "TRACE_ON" in properties or "__TW_" in properties or "POP_CK" in properties or properties[-1:] != "\x02":
             properties = cleaned(properties)
-        unique_key = get_property(properties, UNIQ_KEY)
+        unique_key = find_property(properties, _UNIQ_KEY)
         if unique_key is None:
             unique_key = self._unique_keys.next(now_ms)
             return with_property(properties, UNIQ_KEY, unique_key), unique_key

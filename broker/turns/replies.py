@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from broker.turns.put_request import Entry, PutRequest, PutSend
 from broker.turns.put_status import failure
@@ -16,7 +17,7 @@ from store.put.plugin_api import PutResult, PutStatus
 __all__ = ["Replies"]
 
 _LOG = logging.getLogger(__name__)
-_PUT_OK = PutStatus.PUT_OK
+_PUT_OK: Final = PutStatus.PUT_OK
 
 
 class Replies:

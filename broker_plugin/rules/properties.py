@@ -21,6 +21,7 @@ names are removed from everything that a client sends.
 
 from __future__ import annotations
 
+from remoting.messages.message import whole_numbers
 from remoting.messages.properties import (
     DELAY,
     OWN_PROPERTIES,
@@ -229,10 +230,9 @@ def stamped(text: str, delay_id: int, due_ms: int, version: int = 0) -> str:
 
 def read_dues(values: list[bytes], now_ms: int, max_delay_ms: int | None) -> list[int] | None:
     """Read the absolute due times (epoch ms) of a batch; None if `read_due` would refuse one, or if one is past."""
-    longest = max(map(len, values))
-    if not 0 < min(map(len, values)) <= longest < 20 or not b"".join(values).isdigit():
+    dues = whole_numbers(values)
+    if dues is None:
         return None
-    dues = list(map(int, values))
     latest_ms = DUE_MAX_MS if max_delay_ms is None else min(DUE_MAX_MS, now_ms + max_delay_ms)
     return dues if now_ms < min(dues) and max(dues) <= latest_ms else None
 

@@ -27,6 +27,9 @@ def split_batch(body: bytes, most: int = 1 << 31) -> list[tuple[int, bytes, str]
     carelessly.
     """
     elements: list[tuple[int, bytes, str]] = []
+    flag: int  # said here, because `unpack_from` does not: compiled, they are numbers then, not any objects
+    length: int
+    properties_length: int
     at = 0
     end = len(body)
     try:
@@ -58,6 +61,8 @@ def batch_slice(body: bytes, at: int, messages_max: int, text_bytes_max: int, nu
     ``number`` is that of the first one of the slice.
     """
     end, count, texts = len(body), 0, 0
+    length: int
+    size: int
     try:
         while at < end and count < messages_max and texts < text_bytes_max:
             _, _, _, _, length = _BATCH_HEAD.unpack_from(body, at)

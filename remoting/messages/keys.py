@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
-from remoting.messages.properties import KEYS, TAGS, UNIQ_KEY, get_property
+from remoting.messages.properties import KEYS, UNIQ_KEY, find_property, get_property
 
 __all__ = ["java_hash", "message_keys", "tag_hash", "tags_code"]
 
@@ -22,8 +23,9 @@ def java_hash(text: str) -> int:
     return value - 0x100000000 if value & 0x80000000 else value
 
 
-_SHORT_CHARS_MAX = 256
-_short_hash = lru_cache(maxsize=4096)(java_hash)
+_SHORT_CHARS_MAX: Final = 256
+_TAGS: Final = "TAGS\x01"
+_short_hash: Final = lru_cache(maxsize=4096)(java_hash)
 
 
 def tag_hash(tag: str) -> int:
@@ -36,7 +38,7 @@ def tag_hash(tag: str) -> int:
 
 def tags_code(properties: str) -> int:
     """Compute the ConsumeQueue's tag code from a property text: 0 without TAGS, else Java's hash of the tag."""
-    tag = get_property(properties, TAGS)
+    tag = find_property(properties, _TAGS)
     return 0 if tag is None else tag_hash(tag)
 
 

@@ -44,7 +44,7 @@ from remoting.messages.record import (
 )
 from remoting.messages.record_rows import RecordRows
 from remoting.messages.stored import StoredMessage, decode_record
-from remoting.messages.uniform_batch import UniformBatch, split_uniform
+from remoting.messages.uniform_batch import UniformBatch, split_uniform, whole_numbers
 
 __all__ = [
     "BORN_HOST_V6",
@@ -85,4 +85,5 @@ __all__ = [
     "store_ms_at",
     "tag_hash",
     "tags_code",
+    "whole_numbers",
 ]

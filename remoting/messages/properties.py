@@ -11,6 +11,7 @@ last counts. `get_property` and `parse_properties` agree on all of that for ever
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from remoting.errors import MessageError
 
@@ -70,6 +71,7 @@ __all__ = [
     "TW_POP",
     "UNIQ_KEY",
     "WAIT",
+    "find_property",
     "format_properties",
     "get_property",
     "has_property",
@@ -83,14 +85,14 @@ __all__ = [
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 
-KEYS = "KEYS"
-TAGS = "TAGS"
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
 WAIT = "WAIT"
-DELAY = "DELAY"
+DELAY: Final = "DELAY"
 RETRY_TOPIC = "RETRY_TOPIC"
 REAL_TOPIC = "REAL_TOPIC"
 REAL_QID = "REAL_QID"
-TRAN_MSG = "TRAN_MSG"
+TRAN_MSG: Final = "TRAN_MSG"
 PGROUP = "PGROUP"
 TRANSACTION_ID = "__transactionId__"
 TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
@@ -103,7 +105,7 @@ RECONSUME_TIME = "RECONSUME_TIME"
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 MSG_REGION = "MSG_REGION"
 TRACE_ON = "TRACE_ON"
-UNIQ_KEY = "UNIQ_KEY"
+UNIQ_KEY: Final = "UNIQ_KEY"
 INSTANCE_ID = "INSTANCE_ID"
 CLUSTER = "CLUSTER"
 CORRELATION_ID = "CORRELATION_ID"
@@ -130,7 +132,7 @@ TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
 TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL"
 TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
 
-DELAY_KEY = "__DELAYKEY"
+DELAY_KEY: Final = "__DELAYKEY"
 """A name of the sender's own for a delayed message, unique within its topic while the message is pending."""
 DELAY_KEY_MODE = "__DELAYKEY_MODE"
 """Effect of a second send with the same key: ``reject`` (the default), ``keep`` or ``replace``."""
@@ -152,12 +154,13 @@ _OF_A_POP = (*OWN_PROPERTIES, POP_CK)
 
 def get_property(text: str, name: str) -> str | None:
     """Look one property up without parsing the rest; None if it is absent or empty."""
-    # Most names are absent: `in` says so before a pattern is joined or a position looked for. Then the search begins at
-    # the end, because the last of two pairs with one name counts.
-    if name not in text:
-        return None
-    end = len(text)
-    pattern = name + "\x01"
+    # Most names are absent: `in` says so before a pattern is joined or a position looked for.
+    return find_property(text, name + "\x01") if name in text else None
+
+
+def find_property(text: str, pattern: str) -> str | None:
+    """`get_property` for a name that is usually present; ``pattern`` is the name and its separator."""
+    end = len(text)  # from the end, because the last of two pairs with one name counts
     while True:
         at = text.rfind(pattern, 0, end)
         if at < 0:

@@ -18,14 +18,19 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as struct_error
+from typing import Final
+
+import orjson
 
 from remoting.messages.record import MAX_PROPERTIES_BYTES, Message
 
-__all__ = ["UniformBatch", "split_uniform"]
+__all__ = ["UniformBatch", "split_uniform", "whole_numbers"]
 
 _FLAG_AND_LENGTH = Struct(">12xii")
-_SEPARATOR = b"\x02"
-_NAMES_MAX = 64
+_SEPARATOR: Final = b"\x02"
+_NAMES_MAX: Final = 64
+_DIGITS_MAX: Final = 19
+"""More might not fit 64 bits."""
 
 
 class UniformBatch:
@@ -37,10 +42,12 @@ class UniformBatch:
     ``bodies``      list of bytes
     ``texts``       list of bytes: the property texts, each empty or with its last separator
     ``names``       tuple of str: the names of each text's properties in their order, none twice
+    ``body_max``    int, bytes of the longest body
+    ``text_max``    int, bytes of the longest text
     ==============  ==================================================================================
     """
 
-    __slots__ = ("_pieces", "bodies", "flags", "message", "names", "texts")
+    __slots__ = ("_pieces", "bodies", "body_max", "flags", "message", "names", "text_max", "texts")
 
     def __init__(
         self,
@@ -50,6 +57,8 @@ class UniformBatch:
         texts: list[bytes],
         names: tuple[str, ...],
         pieces: list[bytes],
+        body_max: int,
+        text_max: int,
     ) -> None:
         """Use `split_uniform`."""
         self.message = message
@@ -58,6 +67,8 @@ class UniformBatch:
         self.texts = texts
         self.names = names
         self._pieces = pieces
+        self.body_max = body_max
+        self.text_max = text_max
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -80,7 +91,10 @@ def split_uniform(
     flags: list[int] = []
     bodies: list[bytes] = []
     texts: list[bytes] = []
-    at = 0
+    # Said here, because `unpack` does not say it: compiled, each line of the loop would else be calls for any objects.
+    flag: int
+    length: int
+    body_max = text_max = at = 0
     end = len(data)
     unpack = _FLAG_AND_LENGTH.unpack_from
     try:
@@ -99,6 +113,11 @@ def split_uniform(
             text = data[text_at:at]
             if text_bytes and data[at - 1] != 2:
                 text += _SEPARATOR
+            # Here and not by `max` afterwards: compiled, a comparison of two numbers is not a call.
+            if length > body_max:
+                body_max = length
+            if len(text) > text_max:
+                text_max = len(text)
             flags.append(flag)
             bodies.append(data[body_at : text_at - 2])
             texts.append(text)
@@ -107,7 +126,7 @@ def split_uniform(
     if not texts:
         return None
     if not texts[0]:
-        return None if any(texts) else UniformBatch(message, flags, bodies, texts, (), [])
+        return None if any(texts) else UniformBatch(message, flags, bodies, texts, (), [], body_max, 0)
     # The trick: one text of all messages. `split` cuts it into pairs in C, and a slice with the step ``names + 1`` is
     # then one property of all messages (`_column`).
     joined = _SEPARATOR.join(texts)
@@ -119,7 +138,24 @@ def split_uniform(
     pieces = joined.split(_SEPARATOR)
     if not _are_columns(pieces, names, len(texts)):
         return None
-    return UniformBatch(message, flags, bodies, texts, tuple([name.decode() for name in names]), pieces)
+    columns = tuple([name.decode() for name in names])
+    return UniformBatch(message, flags, bodies, texts, columns, pieces, body_max, text_max)
+
+
+def whole_numbers(values: list[bytes]) -> list[int] | None:
+    """Read a column of numbers of at most 19 ASCII digits each; None if a value is anything else.
+
+    >>> whole_numbers([b"5", b"007"]), whole_numbers([b"5", b""]), whole_numbers([b"1e3"])
+    ([5, 7], None, None)
+    """
+    if not all(values) or max(map(len, values)) > _DIGITS_MAX or not b"".join(values).isdigit():
+        return None
+    try:
+        # The trick: as one JSON array they are read in C, in a third of the time that a call of `int` for each takes.
+        numbers: list[int] = orjson.loads(b"[%b]" % b",".join(values))
+    except orjson.JSONDecodeError:  # a zero leads
+        return list(map(int, values))
+    return numbers
 
 
 def _names(text: bytes) -> list[bytes] | None:

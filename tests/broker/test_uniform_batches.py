@@ -38,8 +38,9 @@ ODD_NAMES = (
     "TIMER_DELAY_SEC",
 )
 PLAIN = ("a", "k1 k2", " k  k", "ключ", "x\x01y", "TRACE_ON", "DELAY\x013", "__TW_ID", "18", "true", "TIMER_DELAY_MS")
-DUES = tuple(str(START_MS + ms) for ms in (1, 5, 86_400_000, 9_000_000_000))
-BAD_DUES = ("", "-5", "+5", "5e3", "٣", "0", str(START_MS), "9" * 18, "9" * 25, str(START_MS - 1))
+DUES = (*(str(START_MS + ms) for ms in (1, 5, 86_400_000, 9_000_000_000)), f"00{START_MS + 7}")
+BAD_DUES = ("", "-5", "+5", "5e3", "٣", "0", str(START_MS), "9" * 18, "9" * 19, "9" * 25, str(START_MS - 1))
+BAD_DUES += ("5,6", "[5]", "5.0", "true", f"{START_MS}000e-3", "0" * 30 + "5")  # numbers as JSON has them, or nearly
 
 
 class MessagesOnly(FakePlugin):
