@@ -17,6 +17,9 @@ What has joined the tail at one moment stands there as it was popped, queue by q
 are neighbours in the log, and are read together (``store.log.chunks``).
 
 Nothing in the tail is claimed: its handles still acknowledge it.
+
+What passes the tail is copied first, in a put of its own (`DueTail.passing`). It does not wait for the tail's part of
+the slice.
 """
 
 from __future__ import annotations
@@ -35,11 +38,13 @@ _NAME = attrgetter("name")
 class DueTail:
     """The tail. Pure; the caller holds the lock of `InFlight`."""
 
-    __slots__ = ("_tail", "_to_ms")
+    __slots__ = ("_tail", "_to_ms", "passing")
 
     def __init__(self) -> None:
         self._tail: deque[Batch] = deque()
         self._to_ms = 0
+        self.passing = 0
+        """How many of the batches chosen last, the first ones, were never in the tail."""
 
     def __bool__(self) -> bool:
         return bool(self._tail)
@@ -58,6 +63,7 @@ class DueTail:
             else:
                 chosen.append(batch)
                 count += batch.waiting.bit_count()
+        self.passing = len(chosen)
         behind.sort(key=_NAME)
         tail += behind
         room = max(count_max - count, count_max // 4)

@@ -66,6 +66,8 @@ class InFlight(PoppedQueues):
     def __init__(self, now_ms: int, queues_max: int = 500_000, count_max: int = 2_000_000) -> None:
         super().__init__(now_ms, queues_max, count_max)
         self._tail = DueTail()
+        self.passing = 0
+        """How many of the batches claimed last, the first ones, passed the tail of a moment before."""
 
     # ------------------------------------------------------------------------------------------------ one message
 
@@ -267,6 +269,7 @@ class InFlight(PoppedQueues):
             self._let_go(_GO_MAX)
             due = self._come_due(now_ms, unblocked)
             batches = self._tail.choose(due, count_max)
+            self.passing = self._tail.passing
             for batch in batches:
                 batch.claimed = True
         return batches, unblocked

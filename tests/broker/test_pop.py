@@ -575,9 +575,8 @@ def test_what_comes_due_later_does_not_wait_for_all_of_a_hot_moment(rig):
     (_,) = other.pop(invisibleTime=1_010, initMode=0)
     pop = rig.core.processors.pop
     rig.pass_ms(1_000)
-    for _ in range(3):
-        pop.reviver.step(rig.now_ms)
-        rig.core.end_turn()
+    pop.reviver.step(rig.now_ms)
+    rig.core.end_turn()
     hot = pop.reviver.revived_count
     assert 0 < hot < 1_000
     rig.pass_ms(10)
@@ -585,7 +584,7 @@ def test_what_comes_due_later_does_not_wait_for_all_of_a_hot_moment(rig):
     rig.core.end_turn()
     (again,) = other.pop()
     assert again.body == b"probe"
-    assert pop.reviver.revived_count < hot + 400
+    assert pop.reviver.revived_count < hot + 700
     revive(rig)
     assert pop.reviver.revived_count == 2_001
     assert pop.in_flight.check() == []

@@ -105,6 +105,29 @@ def test_slices_that_follow_each_other_wake_the_network_loop_once(tmp_path):
     rig.close()
 
 
+@pytest.mark.pure
+def test_what_passes_a_hot_moment_is_put_before_its_part_of_the_slice(rig, monkeypatch):
+    send_many(rig, 300)
+    assert len(pop_all(Popper(rig.client()))) == 300
+    assert rig.client().send("Other", body=b"later").code == ResponseCode.SUCCESS
+    (_,) = Popper(rig.client(), topic="Other").pop(invisibleTime=60_010, initMode=0)
+    reviver = rig.core.processors.pop.reviver
+    reviver.slice_count = 64
+    rig.now_ms += 60_000
+    reviver.step(rig.now_ms)
+    rig.now_ms += 10
+    puts = []
+    put_batch = rig.store.put_batch
+    monkeypatch.setattr(rig.store, "put_batch", lambda batch: puts.append(batch) or put_batch(batch))
+    hot = reviver.revived_count
+    reviver.step(rig.now_ms)
+    (passing,), (tail,) = puts
+    assert passing.topic == "%RETRY%G_Other" and set(tail.topics) == {RETRY}
+    assert reviver.revived_count - hot > 32
+    revive(rig)
+    assert reviver.revived_count == 301
+
+
 def test_more_than_a_segment_holds_goes_one_by_one(tmp_path):
     rig = rig_with(tmp_path, mappedFileSizeCommitLog=30_000)
     send_many(rig, body_bytes=700)

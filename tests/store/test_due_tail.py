@@ -22,9 +22,13 @@ def test_what_is_due_later_passes_the_tail_of_a_hot_moment() -> None:
     tail = DueTail()
     assert named(tail.choose([batch(n, 10) for n in range(5)], 2)) == [0, 1]
     assert tail
+    assert tail.passing == 2
     assert named(tail.choose([batch(5, 11)], 2)) == [5, 2]
+    assert tail.passing == 1
     assert named(tail.choose([batch(6, 10), batch(7, 12)], 2)) == [7, 3]
+    assert tail.passing == 1
     assert named(tail.choose([], 8)) == [4, 6]
+    assert tail.passing == 0
     assert not tail
 
 
