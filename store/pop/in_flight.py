@@ -67,7 +67,7 @@ class InFlight(PoppedQueues):
         super().__init__(now_ms, queues_max, count_max)
         self._tail = DueTail()
         self.passing = 0
-        """How many of the batches claimed last, the first ones, passed the tail of a moment before."""
+        """How many of the batches claimed last, the first ones, were never in the tail."""
 
     # ------------------------------------------------------------------------------------------------ one message
 
