@@ -28,8 +28,11 @@ _MIB = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
 MEMORY_MIB_MIN = 512
 """Spark refuses to start with less than 450 MiB; a part of the log needs some more."""
 _TASK_MIB_MIN = 256
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[ *(\d{1,9}) *, *(\d{1,9}) *, *(\d{1,9}) *\]")
+_EXECUTOR_MEMORY = "1g"
+"""Spark's own, if no option sets it."""
 _MASTER = re.compile(
-    r"local|local\[([1-9]\d{0,3}|\*)(, *[1-9]\d{0,3})?\]|local-cluster\[ *\d+ *, *\d+ *, *\d+ *\]"
+    rf"local|local\[([1-9]\d{{0,3}}|\*)(, *[1-9]\d{{0,3}})?\]|{_LOCAL_CLUSTER.pattern}"
     r"|spark://[^/\s,:]+:\d+(,[^/\s,:]+:\d+)*|spark://(\[[0-9a-fA-F:]+\]:\d+)|yarn|k8s://\S+"
 )
 _HAVE_OPTIONS = {"spark.master": "--master", "spark.driver.memory": "--memory"}
@@ -82,15 +85,45 @@ def pairs(texts: tuple[str, ...]) -> dict[str, str]:
 def task_bytes(memory: str, settings: Mapping[str, str], master: str) -> int:
     """Bytes of memory for one task: a share of the executor's, or here of the driver's; at least 256 MB.
 
+    Raises ValueError for a ``local-cluster[…]`` whose workers are too small for these settings.
+
     >>> task_bytes("2g", {"spark.executor.memory": "8g", "spark.executor.cores": "4"}, "yarn") >> 20
     2048
     """
-    size, cores = settings.get("spark.executor.memory"), settings.get("spark.executor.cores", "1")
-    if master.startswith("local") or size is None:
-        size, cores = (memory, str(len(os.sched_getaffinity(0)))) if master.startswith("local") else ("1g", "1")
+    size, cores = settings.get("spark.executor.memory", _EXECUTOR_MEMORY), settings.get("spark.executor.cores", "1")
+    cluster = _LOCAL_CLUSTER.fullmatch(master)
+    if cluster:
+        _check_local_cluster(master, settings)
+        cores = settings.get("spark.executor.cores", cluster[2])  # an executor takes all of a worker, unless told
+    elif master.startswith("local"):
+        size, cores = memory, str(len(os.sched_getaffinity(0)))
+    elif "spark.executor.memory" not in settings:
+        cores = "1"
+    mib = _mib(size, _TASK_MIB_MIN)
+    return int(max(mib / (int(cores) if cores.isdigit() and int(cores) else 1), _TASK_MIB_MIN)) << 20
+
+
+def _mib(size: str, otherwise: float) -> float:
     found = _MEMORY.fullmatch(size.strip())
-    mib = int(found[1]) * _MIB[found[2].lower()] if found else _TASK_MIB_MIN
-    return int(max(mib / (int(cores) if cores.isdigit() else 1), _TASK_MIB_MIN)) << 20
+    return int(found[1]) * _MIB[found[2].lower()] if found else otherwise
+
+
+def _check_local_cluster(master: str, settings: Mapping[str, str]) -> None:
+    """Raise ValueError for a ``local-cluster[…]`` that Spark would refuse with a stack trace, or wait for for ever."""
+    found = _LOCAL_CLUSTER.fullmatch(master)
+    if not found:
+        return
+    workers, cores, mib = map(int, found.groups())
+    if not workers or not cores:
+        raise ValueError(f"--master {master}: at least one worker with one core is expected")
+    size, wanted = settings.get("spark.executor.memory", _EXECUTOR_MEMORY), settings.get("spark.executor.cores", "1")
+    if mib < _mib(size, 0):
+        raise ValueError(
+            f"--master {master}: a worker has {mib} MiB, and an executor takes {size}: give it more, or a smaller "
+            f"--executor-memory (at least {MEMORY_MIB_MIN}m)"
+        )
+    if wanted.isdigit() and int(wanted) > cores:
+        raise ValueError(f"--master {master}: a worker has {cores} cores, and an executor takes {wanted}")
 
 
 def check_master(text: str) -> str:

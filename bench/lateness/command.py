@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -32,7 +33,7 @@ from bench.lateness.logs.reading import APACHE_LEVELS, DamagedLogError, parse_le
 from bench.lateness.logs.receipt_lines import without_receipts
 from bench.lateness.logs.s3a import hadoop_settings, storage_of
 from bench.lateness.logs.spill_files import SpillMovedError
-from bench.lateness.logs.storage import StorageError
+from bench.lateness.logs.storage import StorageError, without_login
 from bench.lateness.options import EXAMPLES, WORDS, ExpectType, InstantType, TablesType, TargetType, Words
 from bench.lateness.pipeline import Job, find_sources, look_around, run_job
 from bench.lateness.places import alone_in, check_here, check_places, check_received
@@ -47,6 +48,8 @@ from remoting.printable import printable
 from store.disk.errors import StoreError
 
 __all__ = ["lateness_command", "our_error"]
+
+Found = TypeVar("Found")
 
 _TRIES = 3
 _OF_SPARK = ("master", "memory", "settings", "executor_memory", "executor_cores")
@@ -159,7 +162,7 @@ def lateness_command(
         received = check_received(received)
         given = executors(executor_memory, executor_cores) | pairs(settings)
         memory_of_task = task_bytes(memory := check_memory(memory), given, master)
-        found = find_sources(sources, names, levels, storage, hadoop := hadoop_settings(given))
+        found = _with_retries(partial(find_sources, sources, names, levels, storage, hadoop := hadoop_settings(given)))
         before = check_baseline(baseline, out)
         check_places(out, state, found, received, follows)
         resources.enter_context(alone_in(out))
@@ -167,7 +170,7 @@ def lateness_command(
         jobs |= {"tables": by, "task_bytes": memory_of_task, "split_bytes": (split_mb or 0) << 20}
         kept = resources.enter_context(StateFolder(state, storage_of(state, storage, hadoop), found)) if state else None
         first = Job(found, out, **jobs)
-        look_around(first, kept)
+        _with_retries(lambda: look_around(first, kept))
         size = first.bytes_to_read
         local = _is_local(engine, size, follows and not kept, received)
         empty = without_receipts(received)
@@ -218,9 +221,9 @@ def _in_a_line() -> Iterator[None]:
     try:
         yield
     except (JavaMissingError, StorageError, StoreError) as error:
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(without_login(str(error))) from None
     except ValueError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(without_login(str(error))) from None
 
 
 def _job_maker(first: Job, values: dict[str, Any], again: bool) -> Callable[[], Job]:
@@ -246,7 +249,7 @@ def _finish(summary: dict[str, Any] | None, out: Path, before: Result | None, em
     if summary is None:
         raise SystemExit(130)
     for line in last_lines(summary, out, before, empty):
-        click.echo(printable(line))
+        click.echo(printable(without_login(line)))
     raise SystemExit(0 if all(item["holds"] for item in summary["expectations"]) else 1)
 
 
@@ -259,7 +262,7 @@ def _told(out: Path, say: Callable[[str], None]) -> Callable[[dict[str, Any]], N
 
 
 def _say(text: str) -> None:
-    click.echo(printable(text), err=True)
+    click.echo(printable(without_login(text)), err=True)
 
 
 def _quiet(text: str) -> None:
@@ -325,7 +328,7 @@ def _on_spark(spark: Any, runs: Runs, follows: bool) -> dict[str, Any] | None:
         return _run(SparkEngine(spark, say=runs.say), runs, follows)
 
 
-def _with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _with_retries(work: Callable[[], Found]) -> Found:
     """Do the work; repeat it if a live broker moved files meanwhile. Our errors are unwrapped from Spark's."""
     for left in reversed(range(_TRIES)):
         try:
@@ -348,7 +351,7 @@ def _moved(error: Exception) -> bool:
 def _ours(error: Exception) -> tuple[str, str] | None:
     """(class name, text) of one of our errors, raised directly or wrapped in Spark's; None for any other error."""
     if isinstance(error, DamagedLogError | StorageError | StoreError):
-        return type(error).__name__, str(error)
+        return type(error).__name__, without_login(str(error))
     return our_error(str(error))
 
 

@@ -34,6 +34,7 @@ __all__ = ["follow"]
 
 FOLDER = "follow"
 _LOOK_S = 0.2
+_TRIES = 3
 
 
 def follow(
@@ -47,27 +48,30 @@ def follow(
 ) -> dict[str, Any] | None:
     """Make results until ``stop`` is set or there are ``rounds``; return the last summary, None without any.
 
-    ``moved`` says whether an error means that the broker moved files of the delay store meanwhile; then the round is
-    repeated. Passes on other errors.
+    ``moved`` says whether an error means that the broker moved files of the delay store, or retention deleted a
+    segment meanwhile; then the round is repeated, twice at most: the stream plans the batch that failed again. Passes
+    on other errors.
     """
     summary: dict[str, Any] | None = None
-    done = 0
+    done = failed = 0
     while not stop.is_set():
         began = time.monotonic()
         job = make_job()
         look_at_delay_stores(job)
         places = [job.out / FOLDER / str(number) for number in range(len(job.sources))]
-        for number, (source, place) in enumerate(zip(job.sources, places, strict=True)):
-            if not _take(spark, job, number, source, place, stop):
-                return summary
-        job.rows = _rows(spark, places)
-        job.rows_bytes = sum(path.stat().st_size for place in places for path in (place / "rows").glob("*.parquet"))
         try:
+            for number, (source, place) in enumerate(zip(job.sources, places, strict=True)):
+                if not _take(spark, job, number, source, place, stop):
+                    return summary
+            job.rows = _rows(spark, places)
+            job.rows_bytes = sum(path.stat().st_size for place in places for path in (place / "rows").glob("*.parquet"))
             summary = run_job(SparkEngine(spark), job, lambda _: None)
         except Exception as error:
-            if not moved(error):
+            failed += 1
+            if failed == _TRIES or not moved(error):
                 raise
             continue
+        failed = 0
         told(summary)
         done += 1
         if done == rounds:

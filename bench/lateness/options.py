@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from bench.lateness.logs.storage import without_login
 from bench.lateness.results.expect import Expectation, ExpectationError, parse_expectation
 from bench.lateness.results.result import GROUPS
 from bench.lateness.results.target import Target, parse_target
@@ -51,8 +52,12 @@ class Words(click.Command):
             try:
                 word.encode()
             except UnicodeEncodeError:
-                raise click.UsageError(f"{printable(word)} is no UTF-8, which a result consists of", ctx) from None
-        return super().parse_args(ctx, args)
+                text = f"{printable(without_login(word))} is no UTF-8, which a result consists of"
+                raise click.UsageError(text, ctx) from None
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise click.UsageError(without_login(error.format_message()), ctx) from None
 
     def _expects_a_value(self, ctx: click.Context, name: str) -> None:
         if name == "--storage":  # an empty value means no options

@@ -66,6 +66,18 @@ def store(tmp_path: Path) -> Path:
         (["STORE", "--out", "x", "--split-mb", "9" * 90], "is not in the range"),
         (["STORE", "--out", "x", "--master", "local[0]"], "local[N], spark://HOST:PORT"),
         (["STORE", "--out", "x", "--master", "spark://host:port"], "local[N], spark://HOST:PORT"),
+        (["STORE", "--out", "x", "--master", "local-cluster[2,1]"], "local[N], spark://HOST:PORT"),
+        (["STORE", "--out", "x", "--master", "local-cluster[0,1,1024]"], "at least one worker with one core"),
+        (["STORE", "--out", "x", "--master", "local-cluster[2, 0, 1024]"], "at least one worker with one core"),
+        (["STORE", "--out", "x", "--master", "local-cluster[2,1,512]"], "has 512 MiB, and an executor takes 1g"),
+        (
+            ["STORE", "--out", "x", "--master", "local-cluster[2,1,1024]", "--executor-memory", "2g"],
+            "has 1024 MiB, and an executor takes 2g",
+        ),
+        (
+            ["STORE", "--out", "x", "--master", "local-cluster[2,1,1024]", "--executor-cores", "2"],
+            "has 1 cores, and an executor takes 2",
+        ),
         (["STORE", "--out", "x", "--baseline", "STORE/commitlog/00000000000000000000"], "cannot be read"),
         (["STORE", "--out", "x", "--storage", "{secret"], "Error: --storage is no JSON object: give one"),
         (["s3://x/y", "--out", "x", "--storage", "[1]"], "Error: --storage is no JSON object: give one"),

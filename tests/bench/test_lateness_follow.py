@@ -96,6 +96,38 @@ def test_a_stop_before_the_first_result_leaves_no_stream(spark: Any, tmp_path: P
     assert not spark.streams.active
 
 
+@pytest.mark.parametrize("failures", [0, 1, 2, 3])
+def test_a_round_in_which_a_segment_is_deleted_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """By retention, while the stream reads; but not for ever."""
+    from bench.lateness import follow as following
+    from bench.lateness.logs.storage import LogMovedError
+
+    GrowingLog(tmp_path / "store", 20)
+    taken: list[int] = []
+
+    def take(*_: object) -> bool:
+        taken.append(1)
+        if len(taken) % 4 and len(taken) % 4 <= failures:
+            raise LogMovedError("a segment is deleted")
+        return True
+
+    monkeypatch.setattr(following, "_take", take)
+    monkeypatch.setattr(following, "_rows", lambda *_: None)
+    monkeypatch.setattr(following, "run_job", lambda *_: {"rows": len(taken)})
+    told: list[Any] = []
+    words: Any = (None, make(tmp_path / "store", tmp_path / "out"), 0.0, 2, told.append, threading.Event())
+    moved = lambda error: isinstance(error, LogMovedError)  # noqa: E731
+    if failures == 3:
+        with pytest.raises(LogMovedError):
+            following.follow(*words, moved)
+        assert len(taken) == 3
+        return
+    following.follow(*words, moved)
+    assert len(told) == 2
+
+
 @pytest.mark.process
 def test_the_command_ends_on_ctrl_c_with_its_last_result_and_leaves_nothing(tmp_path: Path) -> None:
     GrowingLog(tmp_path / "store", 40)

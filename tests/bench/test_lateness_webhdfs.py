@@ -9,10 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from bench.lateness.logs import webhdfs
 from bench.lateness.logs.storage import StorageError, file_system, storage_for
+from bench.log_maker import make_log
 from tests.bench.test_lateness_spill import NOW_MS, fill
 from tests.bench.test_lateness_state import assert_same, days, prefix, run
 from tests.support.lateness_world import make_world, write_world
@@ -142,6 +145,43 @@ def test_an_address_without_host_or_port_is_one_line(tmp_path: Path, path: str) 
     with pytest.raises(StorageError, match=r"'host'|Port") as found:
         run(path, tmp_path / "out", None)
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "times", "state"),
+    [("OPEN", 1, False), ("OPEN", 2, False), ("READ", 2, False), ("OPEN", 2, True), ("OPEN", 3, True)],
+)
+def test_a_segment_that_retention_deletes_meanwhile_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, times: int, state: bool
+) -> None:
+    """As in a folder of this machine: the reading starts again, with what is there now.
+
+    A segment is opened when its end is searched, when it is read, and when a state looks at what it has counted.
+    """
+    from bench.lateness import command
+
+    make_log(tmp_path / "store", np.zeros(9_000, np.int64), segment_bytes=1 << 20)
+    oldest, *others = sorted((tmp_path / "store" / "commitlog").iterdir())
+    assert len(others) > 1
+    monkeypatch.setattr(command, "_draw", lambda *_: None)
+    with WebHdfs(tmp_path) as server:
+        left = [times]
+
+        def instead(operation: str, path: str) -> Answer | str:
+            left[0] -= operation == asked and path.endswith(oldest.name)
+            if left[0] <= 0 and path.endswith(oldest.name):
+                oldest.unlink(missing_ok=True)
+            return "as usual"
+
+        monkeypatch.setattr(server, "instead", instead)
+        words = [server.uri("/store"), "--out", str(tmp_path / "out"), "--engine", "local", "--quiet"]
+        words += ["--state", str(tmp_path / "state")] if state else []
+        result = CliRunner().invoke(command.lateness_command, words)
+        assert result.exit_code == 0, result.output
+    assert not oldest.exists()
+    (source,) = json.loads((tmp_path / "out" / "summary.json").read_text())["sources"]
+    assert 0 < source["records"] < 9_000
+    assert source["damaged_count"] == 0
 
 
 def test_a_password_is_not_written(server: WebHdfs, tmp_path: Path) -> None:

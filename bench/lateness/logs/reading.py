@@ -149,8 +149,8 @@ def batch_tasks(settings: Settings) -> list[Task]:
 def read_task(settings: Settings, task: Task, told: Callable[[int], None] = lambda _: None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task, in the form of the settings; ``told`` is called with the number of bytes read.
 
-    Raises DamagedLogError at a damaged region if the settings demand it, LogMovedError if the segment is gone or has
-    become shorter meanwhile, OSError or StorageError if it cannot be read.
+    Raises DamagedLogError at a damaged region if the settings demand it, LogMovedError if the segment is gone (in an
+    object store at any of its requests) or has become shorter meanwhile, OSError or StorageError if it cannot be read.
     """
     rows = _RecordRows() if settings.rows == "records" else _DelayRows(settings.number)
     for path, size in task.missing:

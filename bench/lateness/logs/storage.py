@@ -34,16 +34,21 @@ _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs"
 """The library that fsspec needs for a scheme. Our error names it; fsspec's own text is long."""
 HIDDEN = "…"
 """Stands where a secret was."""
-_TOKEN = re.compile(r"(delegation=)[^&\s]+")
-_LOGIN = re.compile(r"(\w+://)[^/\s]*@")
+_TOKEN = re.compile(r"((?:delegation|user\.name)=)[^&\s]+")
+"""As WebHDFS has them in the addresses of its requests."""
+_LOGIN = re.compile(r"(\w+:/{1,2})(?:[^/\s]*@|[^/\s:@]*:(?!\d+(?:[/\s]|$))\S*@)")
+"""A path of `pathlib` has a single slash there. Keys of S3 have slashes, which a URI ought to write as ``%2F``."""
 
 
 class StorageError(Exception):
-    """A file or folder cannot be read; the text has path and reason."""
+    """A file or folder cannot be read; the text has path and reason, and no login."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(without_login(text))
 
 
 class LogMovedError(StorageError):
-    """A log was cut, repaired or replaced while it was read."""
+    """A log was cut, repaired or replaced while it was read, or a part of it was deleted."""
 
     @classmethod
     def shorter(cls, path: str, size: int, end: int) -> LogMovedError:
@@ -123,6 +128,8 @@ def file_system(uri: str, options: Mapping[str, Any] | str = "") -> Any:
     except (OSError, ValueError, TypeError) as error:  # TypeError: an argument is missing, as the host of webhdfs:///a
         native = "; without Hadoop's native library give webhdfs://HOST:PORT/… of the name node's HTTP port"
         text = str(error).partition("\n")[0]
+        if without_login(uri) != uri:  # the text may have any piece of it
+            text = "this is no address that its library can use: are all signs but letters and digits in it %-encoded?"
         raise StorageError(f"{uri}: {text}{native if uri.startswith('hdfs://') else ''}") from error
     if uri.startswith("webhdfs://"):
         check_answers(system)
@@ -130,17 +137,28 @@ def file_system(uri: str, options: Mapping[str, Any] | str = "") -> Any:
 
 
 def error_line(error: Exception) -> str:
-    """The text of a library's error, in one line, without the token that WebHDFS has in its addresses."""
-    return without_login(_TOKEN.sub(rf"\1{HIDDEN}", " ".join(str(error).split())))
+    """The text of a library's error, in one line, without logins."""
+    return without_login(" ".join(str(error).split()))
 
 
 def without_login(text: str) -> str:
-    """A text without the user and password of URIs in it.
+    """A text without the user, password and token of URIs in it.
 
-    >>> without_login("webhdfs://me:p@ss@host:9870/a")
-    'webhdfs://…@host:9870/a'
+    Everything that this command says or writes goes through here.
+
+    >>> without_login("webhdfs://me:p@ss@host:9870/a"), without_login("/here/s3:/me:pass@logs/a")
+    ('webhdfs://…@host:9870/a', '/here/s3:/…@logs/a')
+    >>> without_login("s3://KEY:se/cr+et@logs/a"), without_login("hdfs://host:8020/a@b")
+    ('s3://…@logs/a', 'hdfs://host:8020/a@b')
     """
-    return _LOGIN.sub(rf"\1{HIDDEN}@", text)
+    return _TOKEN.sub(rf"\1{HIDDEN}", _LOGIN.sub(rf"\1{HIDDEN}@", text))
+
+
+def _read_error(path: str, error: Exception) -> StorageError:
+    """The error for a file that was there when its folder was listed, and cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return LogMovedError(f"{path}: it was there when the reading began, and is deleted by now")
+    return StorageError(f"{path}: {error_line(error)}")
 
 
 class _LocalFile:
@@ -150,6 +168,8 @@ class _LocalFile:
         self._path = path
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise LogMovedError(f"{path}: {error.strerror}") from error
         except OSError as error:
             raise StorageError(f"{path}: {error.strerror}") from error
 
@@ -251,7 +271,7 @@ class _RemoteFile:
         try:
             data: bytes = self._system.cat_file(self._path, start=begin, end=end)
         except Exception as error:
-            raise StorageError(f"{self._path}: {error_line(error)}") from error
+            raise _read_error(self._path, error) from error
         return data
 
     def data_end(self, size: int) -> int:
@@ -306,5 +326,5 @@ class _Remote:
         try:
             data: bytes = self._system.cat_file(path, start=position, end=position + count)
         except Exception as error:
-            raise StorageError(f"{path}: {error_line(error)}") from error
+            raise _read_error(path, error) from error
         return data
