@@ -25,8 +25,8 @@ from bench.lateness.logs.spill_files import Look, SpillFile, read_spill_file
 from bench.lateness.logs.storage import StorageError, storage_for
 from remoting.errors import RecordError
 from remoting.layout import RECORD
-from remoting.messages.message import record_fields
 from remoting.messages.properties import get_property
+from remoting.messages.record import record_fields
 from store.disk.errors import StoreError
 
 __all__ = ["LATE_MOST", "LATE_ROWS", "in_order", "late_rows", "latest_messages", "said_of"]

@@ -32,7 +32,7 @@ from remoting.layout import (
     RECORD,
 )
 from remoting.layout.table import LITTLE_INT, LITTLE_LONG, UNSIGNED_SHORT
-from remoting.messages.message import record_fields, record_size
+from remoting.messages.record import record_fields, record_size
 from store.disk.errors import StoreError
 from store.spill.rows.done_set import DoneSet
 from store.spill.rows.format import (
