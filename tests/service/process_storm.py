@@ -39,6 +39,7 @@ TARGET = "orders"
 DELAY_MS = (500, 15_000)
 CALM_S = 600
 INSTANCES = 3
+PAUSE_S = 6.0
 CUTS = 0.5
 
 
@@ -90,7 +91,7 @@ class Storm:
         self._read: dict[tuple[str, str, int], int] = {}
         self.failed_sends = 0
 
-    def run(self, seconds: float, pause_s: float = 6.0) -> dict[str, int]:
+    def run(self, seconds: float, pause_s: float = PAUSE_S) -> dict[str, int]:
         """Load and faults for so long, then calm until all is there; the verdict."""
         for _ in range(INSTANCES):
             self._instance()
@@ -305,13 +306,14 @@ def main(arguments: list[str] | None = None) -> int:
         help=f"cut connections to brokers, too: the share of the faults, {CUTS} if none is given",
     )
     parser.add_argument("--stock", type=int, default=0, help="messages a second of each stock client (Java, Go)")
+    parser.add_argument("--pause", type=float, default=PAUSE_S, help="seconds between faults: 0.3 to 1.2 times this")
     options = parser.parse_args(arguments)
     cluster = RealCluster(options.folder, brokers=options.brokers, ours=options.ours, wires=options.cuts > 0)
     storm = None
     try:
         cluster.topics(4, TARGET)
         storm = Storm(cluster, options.seed, options.rate, options.stock, cuts=options.cuts)
-        verdict = storm.run(options.minutes * 60)
+        verdict = storm.run(options.minutes * 60, options.pause)
         print(storm.told())
         return 1 if any(verdict.values()) else 0
     finally:
