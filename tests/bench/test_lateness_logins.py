@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 import bench.lateness
 from bench.lateness.logs import storage
+from bench.lateness.logs.sources import short_names
 from bench.lateness.logs.storage import LogMovedError, StorageError, without_login
 from bench.log_maker import make_log
 
@@ -129,3 +130,17 @@ def test_a_file_that_was_deleted_meanwhile_has_moved(error: Exception, moved: bo
             use()
         assert isinstance(found.value, LogMovedError) is moved
         assert str(found.value).startswith("webhdfs://…@host:1/a: ")
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["webhdfs://me:pw@h1:1/a", "webhdfs://me:pw@h2:1/a"], ["…@h1:1/a", "…@h2:1/a"]),
+        (["s3://key:sec@bucket"], ["…@bucket"]),
+        (["/data/a/commitlog", "/data/b/commitlog"], ["a/commitlog", "b/commitlog"]),
+        (["hdfs://h:1/x"], ["x"]),
+    ],
+)
+def test_a_source_is_not_named_by_its_login(paths: list[str], names: list[str]) -> None:
+    """The name goes into the result, the page and the state."""
+    assert short_names(paths) == names

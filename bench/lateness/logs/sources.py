@@ -17,9 +17,9 @@ from bench.lateness.logs.planning import log_folder, some_segments
 from bench.lateness.logs.reading import APACHE_LEVELS
 from bench.lateness.logs.records import LogSegment, SplitReader
 from bench.lateness.logs.s3a import storage_of
-from bench.lateness.logs.storage import Storage, local_path, storage_for
+from bench.lateness.logs.storage import Storage, local_path, storage_for, without_login
 
-__all__ = ["NO_LEVELS", "LogSource", "find_sources"]
+__all__ = ["NO_LEVELS", "LogSource", "find_sources", "short_names"]
 
 OURS, APACHES = "timewheel", "apache"
 _MARKS = (b"\x02__TW_ID\x01", b"\x02__TW_LEVEL\x01")
@@ -58,7 +58,7 @@ def find_sources(
     """
     if names and len(names) != len(paths):
         raise ValueError(f"{len(names)} names for {len(paths)} sources: give --name once for each, or not at all")
-    short = list(names) or _short_names(paths)
+    short = list(names) or short_names(paths)
     if not all(name.strip() for name in short):
         raise ValueError("a source has an empty name: give --name a word")
     if len(set(short)) != len(short):
@@ -81,14 +81,19 @@ def find_sources(
     return found
 
 
-def _short_names(paths: Sequence[str]) -> list[str]:
-    """The shortest ends of the paths that are different."""
-    parts = [[part for part in path.split("/") if part] or [path] for path in paths]
+def short_names(paths: Sequence[str]) -> list[str]:
+    """The shortest ends of the paths that are different, without logins.
+
+    >>> short_names(["/data/a/commitlog", "/data/b/commitlog"]), short_names(["s3://key:secret@bucket"])
+    (['a/commitlog', 'b/commitlog'], ['…@bucket'])
+    """
+    shown = [without_login(path) for path in paths]
+    parts = [[part for part in path.split("/") if part] or [path] for path in shown]
     for count in range(1, max(map(len, parts)) + 1):
         tails = ["/".join(part[-count:]) for part in parts]
         if len(set(tails)) == len(tails):
             return tails
-    return list(paths)
+    return shown
 
 
 def _kind_of(path: str, options: str) -> tuple[str, tuple[str, ...]]:
