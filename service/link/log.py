@@ -25,6 +25,8 @@ SAY_AGAIN_MS = 30_000
 TOLD_MAX = 1000
 LINES_MAX = 100
 """Most different warnings in `SAY_AGAIN_MS`: a sender can name any number of topics that do not exist."""
+OWN_LINES = 20
+"""Of these, lines that are kept for warnings of which senders cannot cause any number."""
 _VARY = ("(errno ", "no room for", "flow control")
 _NUMBER = re.compile(r"[0-9]+")
 
@@ -64,7 +66,8 @@ class Teller:
     A broker that is away is asked twice a second, with the same error each time. Errors of the disk are the same if
     they differ only in numbers: each try to write may have another file, length and offset. So are those of a busy
     broker, which says how long each request has waited. Beyond `LINES_MAX` warnings in that time the others are only
-    counted. Any thread may call it.
+    counted; those of which there may be ``many``, one for each topic or entry, leave `OWN_LINES` to the others. Any
+    thread may call it.
     """
 
     def __init__(self, log: logging.Logger, name: str) -> None:
@@ -78,28 +81,29 @@ class Teller:
         """Log an ordinary event."""
         self._tell(logging.INFO, text)
 
-    def warning(self, text: str, *, always: bool = False) -> None:
-        """Log something that is wrong; ``always``: however much else is wrong."""
-        self._tell(logging.WARNING, text, always)
+    def warning(self, text: str, *, always: bool = False, many: bool = False) -> None:
+        """Log something that is wrong; ``always``: however much else is; ``many``: senders can cause many such."""
+        self._tell(logging.WARNING, text, always, many)
 
-    def _tell(self, level: int, text: str, always: bool = True) -> None:
+    def _tell(self, level: int, text: str, always: bool = True, many: bool = False) -> None:
         now_ms = mono_ms()
         about = _NUMBER.sub("0", text) if any(mark in text for mark in _VARY) else text
         if now_ms - self._told.get(about, -SAY_AGAIN_MS) < SAY_AGAIN_MS:
             return
-        if not always and not self._has_room(now_ms):
+        if not always and not self._has_room(now_ms, LINES_MAX - OWN_LINES if many else LINES_MAX):
             return
         if len(self._told) > TOLD_MAX:
             self._told.clear()
         self._told[about] = now_ms
         self._log.log(level, "%s: %s", self._name, text)
 
-    def _has_room(self, now_ms: int) -> bool:
-        """Whether one more warning may be logged now."""
+    def _has_room(self, now_ms: int, most: int) -> bool:
+        """True if one more warning may be logged now: ``most`` are, those before it included."""
         if now_ms - self._since_ms >= SAY_AGAIN_MS:
             left_out, self._since_ms, self._lines, self._left_out = self._left_out, now_ms, 0, 0
             if left_out:
                 self._log.warning("%s: %d more warnings were not logged", self._name, left_out)
-        self._lines += 1
-        self._left_out += self._lines > LINES_MAX
-        return self._lines <= LINES_MAX
+        has_room = self._lines < most
+        self._lines += has_room
+        self._left_out += not has_room
+        return has_room

@@ -316,7 +316,7 @@ class Owner:
     def _take(self, pull: Pull) -> None:
         found = reading_of(pull, self.shard.read_from, self.queue[0], wall_ms())
         for text in found.faults():
-            self.tell.warning(text)
+            self.tell.warning(text, many=text != found.missing)
         waiting = self.shard.read(found.lines, pull.next_offset, mono_ms())
         self._entries_read += len(waiting)
         takeover.need_own_record(self.shard, self.claimed_at)

@@ -83,7 +83,7 @@ class Searcher:
                     raise ClientError(f"it ends at {end}, but a pull at {offset} finds nothing")
                 offset = pull.next_offset
         except ClientError as error:
-            self._owner.tell.warning(f"searching {queue_text(queue)} for deliveries failed: {error}")
+            self._owner.tell.warning(f"searching {queue_text(queue)} for deliveries failed: {error}", many=True)
             await asyncio.sleep(PAUSE_MS / 1000)
             return
         self._owner.shard.scanned(queue, found, lost)

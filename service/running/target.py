@@ -240,7 +240,7 @@ class RemoteTarget:
             closed_too_long = isinstance(error, _ClosedError) and self._is_closed_for_good(topic)
             if topic == REJECTED_TOPIC or not (closed_too_long or targets.is_gone(topic)):
                 parcel.result = PutResult(PutStatus.TOPIC_AWAY, remark=str(error))
-                self._owner.tell.warning(f"deliveries wait: {error}")
+                self._owner.tell.warning(f"deliveries wait: {error}", many=True)
                 return
             self._reject(parcel, str(error))
             await self._address(parcel)
@@ -299,7 +299,8 @@ class RemoteTarget:
         try:
             self._owner.shard.aim(queue, await self._owner.cluster.end(queue))
         except ClientError as error:
-            self._owner.tell.warning(f"asking for the end of queue {queue[2]} of {queue[0]} at {queue[1]}: {error}")
+            text = f"asking for the end of queue {queue[2]} of {queue[0]} at {queue[1]}: {error}"
+            self._owner.tell.warning(text, many=True)
             if not isinstance(error, BrokerError):
                 self._suspects.suspect(queue)
             elif error.code == ResponseCode.NO_PERMISSION and len(self._unasked) < CLOSED_MAX:
@@ -321,7 +322,7 @@ class RemoteTarget:
                 if reply is not None:
                     replies.append((parcel, reply))
         except ClientError as error:
-            self._owner.tell.warning(f"deliveries to {where[0]} at {where[1]}: {error}")
+            self._owner.tell.warning(f"deliveries to {where[0]} at {where[1]}: {error}", many=True)
             cluster.core.refresh_soon(where[0])
             queue = parcels[0].queue
             assert queue is not None
@@ -385,7 +386,8 @@ class RemoteTarget:
         why = f"{ResponseCode(sent.code).name}: {sent.remark}"
         of_the_message, rejected = is_of_the_message(sent.code, sent.remark), queue[0] == REJECTED_TOPIC
         waits = sent.code in _OF_THE_ACCOUNT and not of_the_message
-        self._owner.tell.warning(f"deliveries to {queue[0]} at {queue[1]} {'wait' if waits else 'are refused'}: {why}")
+        text = f"deliveries to {queue[0]} at {queue[1]} {'wait' if waits else 'are refused'}: {why}"
+        self._owner.tell.warning(text, many=True)
         if of_the_message and not rejected:
             times, _ = self._refusals.get(parcel.offset, (0, ""))
             self._refusals[parcel.offset] = times + 1, why

@@ -72,3 +72,19 @@ def test_what_senders_make_up_floods_no_log(caplog: pytest.LogCaptureFixture, mo
     tell.warning("deliveries wait: topic made-up-0 has no route")
     texts = [record.getMessage() for record in caplog.records][LINES_MAX + 2 :]
     assert texts[0] == f"broker-a/3: {4 * LINES_MAX} more warnings were not logged" and "made-up-0" in texts[1]
+
+
+def test_what_senders_make_up_hides_no_trouble_of_the_shard(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines of each half a minute went to the topics. That a full disk stops the shard was never told."""
+    now_ms = [0]
+    monkeypatch.setattr(log, "mono_ms", lambda: now_ms[0])
+    tell = Teller(logging.getLogger("service.shard"), "broker-a/3")
+    for now_ms[0] in range(0, 10 * SAY_AGAIN_MS, 1000):
+        for number in range(1000):
+            tell.warning(f"deliveries wait: topic made-up-{number} has no route", many=True)
+        tell.warning("the cache takes no entries, so reading waits")
+    texts = [record.getMessage() for record in caplog.records]
+    assert sum("cache takes no entries" in text for text in texts) == 10
+    assert sum("made-up" in text for text in texts) <= 10 * LINES_MAX
