@@ -156,11 +156,10 @@ def _signed(text: str | None) -> int:
 def line_of(message: StoredMessage) -> Line:
     """Classify a message of the entry topic, as ownership needs it. The due time of an entry is not read.
 
-    Apache's format has no checksum of properties. So a record made by `own_record` is read from its body. An entry
-    has ``TW_TOPIC``, and its body is the sender's; so is that of what another service has delivered here.
+    Apache's format has no checksum of properties. So a record made by `own_record` is read from its body.
     """
     text = message.properties
-    if message.body.startswith(_OWN) and get_property(text, TOPIC) is None and get_property(text, DELAY_ID) is None:
+    if message.body.startswith(_OWN) and not _is_senders(text):
         text = message.body.decode("utf-8", "replace")
     if KIND not in text:
         return _unmarked(message)
@@ -183,9 +182,13 @@ def line_of(message: StoredMessage) -> Line:
 
 def _unmarked(message: StoredMessage) -> Line:
     """Classify a record without ``TW_KIND``: an entry, or a record of an older version that lost its properties."""
-    text = message.properties
-    lost = message.body in _EARLIER and get_property(text, TOPIC) is None and get_property(text, DELAY_ID) is None
+    lost = message.body in _EARLIER and not _is_senders(message.properties)
     return Line(message.queue_offset, damaged=lost)
+
+
+def _is_senders(text: str) -> bool:
+    """True if a record's body is a sender's: it is an entry, or another service has delivered it here."""
+    return get_property(text, TOPIC) is not None or get_property(text, DELAY_ID) is not None
 
 
 class _RejectedError(Exception):

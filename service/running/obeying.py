@@ -72,9 +72,8 @@ class Clerk:
         self._writes: set[asyncio.Task[None]] = set()
         self.unsure = Unsure(owner)
         self._lost = LostEntries()
-        self._trouble: StoreError | ClientError | None = (
-            None  # the last error that stopped only some commands in this step
-        )
+        # The last error that stopped only some commands in this step.
+        self._trouble: StoreError | ClientError | None = None
 
     def saw(self, message: StoredMessage, line: Line) -> None:
         """Note that a command, a verdict or a roll was read."""
