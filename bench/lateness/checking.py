@@ -93,7 +93,7 @@ def task_bytes(memory: str, settings: Mapping[str, str], master: str) -> int:
     size, cores = settings.get("spark.executor.memory", _EXECUTOR_MEMORY), settings.get("spark.executor.cores", "1")
     cluster = _LOCAL_CLUSTER.fullmatch(master)
     if cluster:
-        _check_local_cluster(master, settings)
+        _check_local_cluster(cluster, settings)
         cores = settings.get("spark.executor.cores", cluster[2])  # an executor takes all of a worker, unless told
     elif master.startswith("local"):
         size, cores = memory, str(len(os.sched_getaffinity(0)))
@@ -108,11 +108,9 @@ def _mib(size: str, otherwise: float) -> float:
     return int(found[1]) * _MIB[found[2].lower()] if found else otherwise
 
 
-def _check_local_cluster(master: str, settings: Mapping[str, str]) -> None:
+def _check_local_cluster(found: re.Match[str], settings: Mapping[str, str]) -> None:
     """Raise ValueError for a ``local-cluster[…]`` that Spark would refuse with a stack trace, or wait for for ever."""
-    found = _LOCAL_CLUSTER.fullmatch(master)
-    if not found:
-        return
+    master = found[0]
     workers, cores, mib = map(int, found.groups())
     if not workers or not cores:
         raise ValueError(f"--master {master}: at least one worker with one core is expected")

@@ -18,6 +18,7 @@ __all__ = ["measure_on", "run"]
 QUEUES = 8
 PROBES_PER_SECOND = 200
 PROBE_DELAY_MS = 3_000
+PROBES_WAIT_MS = 30_000
 LEAD_SECONDS = 5  # probes are sent from so long before the hot moment ...
 TAIL_SECONDS = 5  # ... until so long after it
 SPARE = 2.5  # so many times as long as a system took for the same at first is given to it before the moment comes
@@ -94,7 +95,7 @@ def measure_on(
         probed = session.generate(probes)
         until_ms = time.time() * 1000 + (60_000 if session.quick else 240_000)
         came = hot_catch.wait(sent.accepted, until_ms)
-        probes_came = probe_catch.wait(probed.accepted, time.time() * 1000 + 30_000, quiet_ms=30_000)
+        probes_came = probe_catch.wait(probed.accepted, time.time() * 1000 + PROBES_WAIT_MS, quiet_ms=PROBES_WAIT_MS)
     _add(section, system, case, hot_ms, came, probes_came)
     count_losses(section, system, case, came.judge(), sent.accepted)
     count_losses(section, system, {**case, "of": "probes"}, probes_came.judge(), probed.accepted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from remoting.json_dialect import loads, queue_map
-from tests.interop.workload import NUMBER
+from tests.interop.workload import NUMBER, small_message
 from tests.support.clients import Client
 from tests.support.commitlog import read_commit_log
 from tests.support.ours import OurBroker
@@ -28,19 +27,6 @@ VIRTUAL = 1 << 62
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
-
-
-def _message(n: int, topic: str, **more: Any) -> dict[str, Any]:
-    body = base64.b64encode(f"body {n}".encode()).decode()
-    return {
-        "n": n,
-        "topic": topic,
-        "body": body,
-        "tag": "A",
-        "keys": [f"key{n}"],
-        "properties": {NUMBER: str(n)},
-        **more,
-    }
 
 
 def _numbers(events: list[dict[str, Any]]) -> list[int]:
@@ -62,7 +48,7 @@ def test_topic_is_created_by_the_first_send(start_broker: StartBroker, start_cli
     broker = start_broker()
     client = start_client(name, broker.namesrv)
     due_ms = _now_ms() + 4_000
-    messages = [_message(n, "unheard-of", **({"start_deliver_ms": due_ms} if n < 10 else {})) for n in range(20)]
+    messages = [small_message(n, "unheard-of", **({"start_deliver_ms": due_ms} if n < 10 else {})) for n in range(20)]
     client.produce("p", "producers", messages)
     with Wire(broker.namesrv) as wire:
         wire.wait_route("unheard-of", 60)
@@ -80,7 +66,7 @@ def test_node_client_is_told_that_a_topic_is_unknown(start_broker: StartBroker, 
     """ali-ons never falls back to TBW102: as on Apache's broker, the application gets an error."""
     broker = start_broker()
     client = start_client("node-ali-ons", broker.namesrv)
-    client.command("produce", id="p", group="producers", messages=[_message(0, "unheard-of")])
+    client.command("produce", id="p", group="producers", messages=[small_message(0, "unheard-of")])
     client.wait("p", "produced", 30)
     assert "unheard-of" in client.events("p", "send_failed")[0]["error"]
 
@@ -94,11 +80,13 @@ def test_orderly_consumer(start_broker: StartBroker, start_client: StartClient, 
     client.consume("c", "orderly-group", {"orderly": "*"}, order="yes")
     count = 200
     began = time.monotonic()
-    client.produce("p0", "orderly-p", [_message(n, "orderly-before") for n in range(count // 4)], threads=1)
+    client.produce("p0", "orderly-p", [small_message(n, "orderly-before") for n in range(count // 4)], threads=1)
     # A quarter of the sends, and a producer that starts: a measure of the machine. All must come before they are due.
     base_ms = _now_ms() + max(3_000, int(8_000 * (time.monotonic() - began)))
     # The later the number the earlier it is due, so that acceptance order and due order are opposite.
-    messages = [_message(n, "orderly", start_deliver_ms=base_ms + (count - n) * 20, queue=n % 4) for n in range(count)]
+    messages = [
+        small_message(n, "orderly", start_deliver_ms=base_ms + (count - n) * 20, queue=n % 4) for n in range(count)
+    ]
     client.produce("p", "orderly-p", messages, threads=1)
     events = client.wait_received("c", count, 60)
     by_queue: dict[int, list[dict[str, Any]]] = {}
@@ -131,7 +119,7 @@ def test_two_consumers_share_the_queues(start_broker: StartBroker, start_client:
     second.consume("c", "shared-group", {"shared": "*"})
     wait_until(lambda: _queues_of(broker, "shared-group", "shared") == [2, 2], 90, "two queues each")
     due_ms = _now_ms() + 4_000
-    messages = [_message(n, "shared", **({"start_deliver_ms": due_ms + n} if n % 2 else {})) for n in range(400)]
+    messages = [small_message(n, "shared", **({"start_deliver_ms": due_ms + n} if n % 2 else {})) for n in range(400)]
     first.produce("p", "shared-p", messages)
     happens(lambda: len(first.received("c")) + len(second.received("c")) >= 400, 40)
     let_pass(1)
@@ -148,7 +136,9 @@ def test_broadcasting_consumers_get_everything(start_broker: StartBroker, start_
     for client in clients:
         client.consume("c", "broadcast-group", {"broadcast": "*"}, model="broadcasting")
     due_ms = _now_ms() + 2_000
-    messages = [_message(n, "broadcast", **({"start_deliver_ms": due_ms + n} if n % 2 else {})) for n in range(100)]
+    messages = [
+        small_message(n, "broadcast", **({"start_deliver_ms": due_ms + n} if n % 2 else {})) for n in range(100)
+    ]
     clients[0].produce("p", "broadcast-p", messages)
     for client in clients:
         assert sorted(_numbers(client.wait_received("c", 100, 40))) == list(range(100))
@@ -161,7 +151,7 @@ def test_lite_pull_consumer(start_broker: StartBroker, start_client: StartClient
     client = start_client(name, broker.namesrv)
     client.consume("c", "pull-group", {"pulled": "A"}, model="lite-pull")
     due_ms = _now_ms() + 3_000
-    messages = [_message(n, "pulled", **({"start_deliver_ms": due_ms + n} if n % 2 else {})) for n in range(200)]
+    messages = [small_message(n, "pulled", **({"start_deliver_ms": due_ms + n} if n % 2 else {})) for n in range(200)]
     client.produce("p", "pull-p", messages)
     events = client.wait_received("c", 200, 40)
     assert sorted(_numbers(events)) == list(range(200))
@@ -176,12 +166,12 @@ def test_found_by_id_before_and_after_delivery(start_broker: StartBroker, start_
     client = start_client(name, broker.namesrv)
     client.consume("c", "looking-group", {"looked-up": "*"})
     began = time.monotonic()
-    plain = client.produce("p0", "looking-p", [_message(0, "looked-up")])
+    plain = client.produce("p0", "looking-p", [small_message(0, "looked-up")])
     lead_ms = max(6_000, int(8_000 * (time.monotonic() - began)))  # a producer that starts, as a measure of the machine
     due_ms = _now_ms() + lead_ms
     messages = [
-        _message(1, "looked-up", start_deliver_ms=due_ms),
-        _message(2, "looked-up", start_deliver_ms=due_ms + 3_600_000),
+        small_message(1, "looked-up", start_deliver_ms=due_ms),
+        small_message(2, "looked-up", start_deliver_ms=due_ms + 3_600_000),
     ]
     sent = {event["n"]: event for event in [*plain, *client.produce("p", "looking-p", messages, threads=1)]}
     for n in (1, 2):
@@ -222,7 +212,7 @@ def test_object_that_is_sent_on_is_not_delayed_again(
     client.consume("d", "end-group", {"to": "*"})
     due_ms = _now_ms() + 6_000
     fields = ["start_deliver_ms", "timer_deliver_ms", "timer_due_ms"]
-    client.produce("p", "forward-p", [_message(n, "from", **{fields[n % 3]: due_ms + n}) for n in range(30)])
+    client.produce("p", "forward-p", [small_message(n, "from", **{fields[n % 3]: due_ms + n}) for n in range(30)])
     arrived = client.wait_received("d", 30, 60)
     client.wait_received("c", 30, 30)
     assert sorted(_numbers(arrived)) == list(range(30))
@@ -252,7 +242,7 @@ def test_bad_time_is_refused_with_its_value(start_broker: StartBroker, start_cli
         id="p",
         group="refused-p",
         threads=1,
-        messages=[_message(n, "refused", **more) for n, (more, _) in enumerate(cases)],
+        messages=[small_message(n, "refused", **more) for n, (more, _) in enumerate(cases)],
     )
     client.wait("p", "produced", 60)
     failed = {event["n"]: event["error"] for event in client.events("p", "send_failed")}

@@ -11,7 +11,18 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KINDS", "LEVEL_MS", "NUMBER", "SENDS", "Kind", "Outgoing", "expected_tags", "make_messages", "topic_of"]
+__all__ = [
+    "KINDS",
+    "LEVEL_MS",
+    "NUMBER",
+    "SENDS",
+    "Kind",
+    "Outgoing",
+    "expected_tags",
+    "make_messages",
+    "small_message",
+    "topic_of",
+]
 
 NUMBER = "it_n"
 LEVEL_MS = {1: 1_000, 2: 5_000, 3: 10_000}
@@ -94,6 +105,19 @@ class Outgoing:
         if due_field:
             line[due_field] = due_ms
         return line
+
+
+def small_message(n: int, topic: str, **more: Any) -> dict[str, Any]:
+    """A message as clients are told to send it, with a tag, a key and its number; ``more`` fields add to these."""
+    return {
+        "n": n,
+        "topic": topic,
+        "body": base64.b64encode(f"body {n}".encode()).decode(),
+        "tag": "A",
+        "keys": [f"key{n}"],
+        "properties": {NUMBER: str(n)},
+        **more,
+    }
 
 
 def topic_of(client: str, kind: str) -> str:

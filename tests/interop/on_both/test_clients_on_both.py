@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import time
 from collections import Counter
@@ -13,7 +12,7 @@ import pytest
 
 from remoting.json_dialect import loads, queue_map
 from tests.interop.peers import Peer
-from tests.interop.workload import NUMBER
+from tests.interop.workload import NUMBER, small_message
 from tests.support.admin import MqAdmin
 from tests.support.clients import Client
 from tests.support.wait import happens, let_pass, wait_until
@@ -25,19 +24,6 @@ Borrow = Callable[..., Client]
 JAVA = "java-5.5.0"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _names = itertools.count(1)
-
-
-def _message(n: int, topic: str, **more: Any) -> dict[str, Any]:
-    body = base64.b64encode(f"body {n}".encode()).decode()
-    return {
-        "n": n,
-        "topic": topic,
-        "body": body,
-        "tag": "A",
-        "keys": [f"key{n}"],
-        "properties": {NUMBER: str(n)},
-        **more,
-    }
 
 
 def _numbers(events: list[dict[str, Any]]) -> list[int]:
@@ -60,8 +46,8 @@ def test_pull_consumers(peer: Peer, borrow: Borrow, topic: str, model: str) -> N
         for queue_id in range(4):
             wire.set_offset(f"{topic}_g", topic, queue_id, 0)
     client.consume("c", f"{topic}_g", {topic: "A"}, model=model)
-    others = [{**_message(n, topic), "tag": "B"} for n in range(50, 60)]
-    client.produce("p", "producers", [*[_message(n, topic) for n in range(50)], *others])
+    others = [{**small_message(n, topic), "tag": "B"} for n in range(50, 60)]
+    client.produce("p", "producers", [*[small_message(n, topic) for n in range(50)], *others])
     events = client.wait_received("c", 50, 60)
     assert _numbers(events) == list(range(50))
     read = Counter[int]()
@@ -77,7 +63,7 @@ def test_pull_consumers(peer: Peer, borrow: Borrow, topic: str, model: str) -> N
     client.close_consumer("c")
     second = borrow(JAVA, 2)
     second.consume("d", f"{topic}_g", {topic: "A"}, model=model)
-    second.produce("q", "producers", [_message(n, topic) for n in range(60, 70)])
+    second.produce("q", "producers", [small_message(n, topic) for n in range(60, 70)])
     assert _numbers(second.wait_received("d", 10, 60)) == list(range(60, 70))
 
 
@@ -86,7 +72,7 @@ def test_broadcasting(borrow: Borrow, topic: str, name: str) -> None:
     clients = [borrow(name, number) for number in (1, 2)]
     for client in clients:
         client.consume("c", f"{topic}_g", {topic: "*"}, model="broadcasting")
-    clients[0].produce("p", "producers", [_message(n, topic) for n in range(40)])
+    clients[0].produce("p", "producers", [small_message(n, topic) for n in range(40)])
     for client in clients:
         assert _numbers(client.wait_received("c", 40, 60)) == list(range(40))
 
@@ -101,7 +87,7 @@ def _has_key(wire: Wire, topic: str, key: str) -> bool:
 
 def test_looked_up_by_id_key_and_unique_key(peer: Peer, borrow: Borrow, topic: str) -> None:
     client = borrow(JAVA)
-    sent = client.produce("p", "producers", [_message(n, topic) for n in range(3)], threads=1)
+    sent = client.produce("p", "producers", [small_message(n, topic) for n in range(3)], threads=1)
     with Wire(peer.address) as wire:  # Apache's index follows its log
         wait_until(lambda: _has_key(wire, topic, "key2") and _has_key(wire, topic, sent[2]["msg_id"]), 60, "indexed")
     (by_id,) = client.look_up("a", topic=topic, msg_id=sent[1]["offset_msg_id"])
@@ -120,7 +106,7 @@ def test_message_traces(borrow: Borrow, topic: str) -> None:
     reader, client = borrow(JAVA, 1), borrow(JAVA, 2)
     reader.consume("t", f"{topic}_traces", {TRACE_TOPIC: "*"})
     client.consume("c", f"{topic}_g", {topic: "*"}, trace="yes")
-    sent = client.produce("p", f"{topic}_p", [_message(n, topic) for n in range(5)], trace="yes", threads=1)
+    sent = client.produce("p", f"{topic}_p", [small_message(n, topic) for n in range(5)], trace="yes", threads=1)
     client.wait_received("c", 5, 60)
     wanted = {event["msg_id"] for event in sent}
 
@@ -152,7 +138,7 @@ def test_offsets_are_reset_while_consumers_run(peer: Peer, borrow: Borrow, topic
     clients = [borrow(JAVA, number) for number in (1, 2)]
     for client in clients:
         client.consume("c", f"{topic}_g", {topic: "*"})
-    clients[0].produce("p", "producers", [_message(n, topic) for n in range(40)])
+    clients[0].produce("p", "producers", [small_message(n, topic) for n in range(40)])
 
     def received() -> list[int]:
         return _numbers([event for client in clients for event in client.received("c")])
@@ -165,7 +151,7 @@ def test_offsets_are_reset_while_consumers_run(peer: Peer, borrow: Borrow, topic
     let_pass(1.5)
     between_ms = int(time.time() * 1000)
     let_pass(1.5)
-    clients[0].produce("q", "producers", [_message(n, topic) for n in range(40, 60)])
+    clients[0].produce("q", "producers", [small_message(n, topic) for n in range(40, 60)])
     wait_for(lambda: set(received()) >= set(range(60)))
     with Wire(peer.address) as wire:
         wait_committed(wire, f"{topic}_g", topic, 4, 60)
