@@ -52,6 +52,9 @@ __all__ = ["lateness_command", "our_error"]
 Found = TypeVar("Found")
 
 _TRIES = 3
+_STARTS = 10
+_SLOW = "Python worker failed to connect back"
+"""Spark's words for a Python process that took more than 10 s to start, which no setting changes."""
 _OF_SPARK = ("master", "memory", "settings", "executor_memory", "executor_cores")
 """Options that only Spark understands. With one of them, Spark is used."""
 _MOVED = ("SpillMovedError", "LogMovedError")
@@ -322,30 +325,45 @@ def _on_spark(spark: Any, runs: Runs, follows: bool) -> dict[str, Any] | None:
     from bench.lateness.follow import follow
 
     if follows and runs.state is None:
-        with stop_event() as stop:
-            return follow(spark, runs.make, runs.refresh, runs.rounds, _told(runs.out, runs.say), stop, _moved)
+        with stop_event() as stop, _unwrapped():
+            return follow(spark, runs.make, runs.refresh, runs.rounds, _told(runs.out, runs.say), stop, _tries)
     with watched(spark.sparkContext.statusTracker(), runs.progress):
         return _run(SparkEngine(spark, say=runs.say), runs, follows)
 
 
 def _with_retries(work: Callable[[], Found]) -> Found:
     """Do the work; repeat it if a live broker moved files meanwhile. Our errors are unwrapped from Spark's."""
-    for left in reversed(range(_TRIES)):
-        try:
-            return work()
-        except Exception as error:
-            ours = _ours(error)
-            if ours is None:
-                raise
-            kind, text = ours
-            if kind not in _MOVED or not left:
-                raise (SpillMovedError if kind == "SpillMovedError" else StorageError)(text) from None
+    with _unwrapped():
+        for left in reversed(range(_TRIES)):
+            try:
+                return work()
+            except Exception as error:
+                if not left or _tries(error) != _TRIES:
+                    raise
     raise AssertionError("the last try answers or raises")
 
 
-def _moved(error: Exception) -> bool:
+@contextmanager
+def _unwrapped() -> Iterator[None]:
+    """Raise our errors instead of Spark's that they are wrapped in."""
+    try:
+        yield
+    except Exception as error:
+        ours = _ours(error)
+        if ours is not None:
+            raise (SpillMovedError if ours[0] == "SpillMovedError" else StorageError)(ours[1]) from None
+        if _SLOW in str(error):
+            text = f"Spark waits 10 s for a Python process to start, and {_STARTS} in a row took longer"
+            raise click.ClickException(f"{text}: run it while the machine has less to do") from None
+        raise
+
+
+def _tries(error: Exception) -> int:
+    """How many times in a row work may fail with this error; 0 if it is none that we know."""
     ours = _ours(error)
-    return ours is not None and ours[0] in _MOVED
+    if ours is not None:
+        return _TRIES if ours[0] in _MOVED else 1
+    return _STARTS if _SLOW in str(error) else 0
 
 
 def _ours(error: Exception) -> tuple[str, str] | None:

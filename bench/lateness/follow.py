@@ -34,7 +34,6 @@ __all__ = ["follow"]
 
 FOLDER = "follow"
 _LOOK_S = 0.2
-_TRIES = 3
 
 
 def follow(
@@ -44,13 +43,13 @@ def follow(
     rounds: int | None,
     told: Callable[[dict[str, Any]], None],
     stop: threading.Event,
-    moved: Callable[[Exception], bool] = lambda _: False,
+    tries: Callable[[Exception], int] = lambda _: 0,
 ) -> dict[str, Any] | None:
     """Make results until ``stop`` is set or there are ``rounds``; return the last summary, None without any.
 
-    ``moved`` says whether an error means that the broker moved files of the delay store, or retention deleted a
-    segment meanwhile; then the round is repeated, twice at most: the stream plans the batch that failed again. Passes
-    on other errors.
+    ``tries`` says how many times in a row a round may fail with this error: a round that failed is repeated, and the
+    stream plans its batch again. 0: the error is none that the command knows; once ``stop`` is set it may follow from
+    the signal, and ends the run as ``stop`` does. Passes on other errors.
     """
     summary: dict[str, Any] | None = None
     done = failed = 0
@@ -67,8 +66,11 @@ def follow(
             job.rows_bytes = sum(path.stat().st_size for place in places for path in (place / "rows").glob("*.parquet"))
             summary = run_job(SparkEngine(spark), job, lambda _: None)
         except Exception as error:
+            limit = tries(error)
+            if not limit and stop.is_set():
+                break
             failed += 1
-            if failed == _TRIES or not moved(error):
+            if failed >= limit:
                 raise
             continue
         failed = 0

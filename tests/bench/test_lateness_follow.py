@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.lateness_world import LEVELS, START_MS, make_world, write_world
-from tests.support.process_group import group_ends
+from bench.lateness.logs.storage import LogMovedError, StorageError
+from tests.support.lateness_world import LEVELS, START_MS, GrowingLog
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
 AS_OF_MS = START_MS + 40_000
 COUNTED = ("records", "bytes", "sent", "delivered", "pending", "overdue", "repeated", "early", "lost", "cancelled")
-
-
-class GrowingLog:
-    """The whole log of a world, of which as many records as are shown are there; the rest is zeros."""
-
-    def __init__(self, folder: Path, messages: int) -> None:
-        rng = random.Random(11)
-        self._log = write_world(make_world(rng, messages), folder, rng)
-        self._whole = {path: path.read_bytes() for path in sorted(self._log.folder.iterdir())}
-        self.records = len(self._log.places)
-
-    def show(self, records: int, torn_bytes: int = 0) -> None:
-        """The first records, and of the next one ``torn_bytes``: a broker may be writing it."""
-        end = sum(self._log.places[records - 1]) + torn_bytes
-        for path, data in self._whole.items():
-            base = int(path.name)
-            if base >= end:
-                path.unlink(missing_ok=True)
-            else:
-                path.write_bytes(data[: end - base].ljust(len(data), b"\0"))
 
 
 def make(store: Path, out: Path) -> Any:
@@ -96,65 +73,67 @@ def test_a_stop_before_the_first_result_leaves_no_stream(spark: Any, tmp_path: P
     assert not spark.streams.active
 
 
-@pytest.mark.parametrize("failures", [0, 1, 2, 3])
-def test_a_round_in_which_a_segment_is_deleted_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
-) -> None:
-    """By retention, while the stream reads; but not for ever."""
+def rounds_that_fail(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: Callable[[int], None]
+) -> tuple[Any, list[int]]:
+    """`follow` whose steps do nothing but fail, told their number; and what they have done."""
     from bench.lateness import follow as following
-    from bench.lateness.logs.storage import LogMovedError
 
     GrowingLog(tmp_path / "store", 20)
     taken: list[int] = []
 
     def take(*_: object) -> bool:
         taken.append(1)
-        if len(taken) % 4 and len(taken) % 4 <= failures:
-            raise LogMovedError("a segment is deleted")
+        fails(len(taken))
         return True
 
     monkeypatch.setattr(following, "_take", take)
     monkeypatch.setattr(following, "_rows", lambda *_: None)
     monkeypatch.setattr(following, "run_job", lambda *_: {"rows": len(taken)})
+    return partial(following.follow, None, make(tmp_path / "store", tmp_path / "out"), 0.0), taken
+
+
+DELETED = LogMovedError("a segment is deleted")
+SLOW = RuntimeError(
+    "[STREAM_FAILED] Query … terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "failures", "ends"), [(DELETED, 2, 2), (DELETED, 3, 0), (SLOW, 9, 2), (SLOW, 10, 0), (OSError(), 1, 0)]
+)
+def test_a_round_whose_error_may_pass_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, failures: int, ends: int
+) -> None:
+    """A segment is deleted by retention while the stream reads, or Python starts slowly; but not for ever."""
+    from bench.lateness.command import _tries
+
+    def fails(number: int) -> None:
+        if number % (failures + 1):
+            raise error
+
     told: list[Any] = []
-    words: Any = (None, make(tmp_path / "store", tmp_path / "out"), 0.0, 2, told.append, threading.Event())
-    moved = lambda error: isinstance(error, LogMovedError)  # noqa: E731
-    if failures == 3:
-        with pytest.raises(LogMovedError):
-            following.follow(*words, moved)
-        assert len(taken) == 3
-        return
-    following.follow(*words, moved)
-    assert len(told) == 2
+    run, taken = rounds_that_fail(monkeypatch, tmp_path, fails)
+    with nullcontext() if ends else pytest.raises(type(error)):
+        run(2, told.append, threading.Event(), _tries)
+    assert len(taken) == (2 * (failures + 1) if ends else failures)
+    assert len(told) == ends
 
 
-@pytest.mark.process
-def test_the_command_ends_on_ctrl_c_with_its_last_result_and_leaves_nothing(tmp_path: Path) -> None:
-    GrowingLog(tmp_path / "store", 40)
-    scratch = Path(tempfile.mkdtemp(dir=tmp_path))
-    code = "from bench.lateness.command import lateness_command; lateness_command()"
-    arguments = [str(tmp_path / "store"), "--out", str(tmp_path / "out"), "--follow", "--refresh", "0.5"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments, "--levels", LEVELS],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(scratch)},
-        start_new_session=True,
-    )
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if " sent; " in line:
-                break
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: Java and Python's workers get it, too
-        stdout, stderr = process.communicate(timeout=240)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert process.returncode == 0, stderr
-    assert " sent; " in stdout
-    assert (tmp_path / "out" / "summary.json").exists()
-    assert not list(scratch.glob("timewheel-spark-*"))
-    assert group_ends(process.pid, 30)  # Java takes a moment to go
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_round_that_fails_once_the_signal_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: bool) -> None:
+    """What ended Java, or a process of Python's, may be the signal. An error of ours is an error."""
+    from bench.lateness.command import _tries
+
+    stop = threading.Event()
+
+    def fails(number: int) -> None:
+        if number == 2:
+            stop.set()
+            raise StorageError("no space") if ours else RuntimeError("Python worker exited unexpectedly")
+
+    told: list[Any] = []
+    run, _ = rounds_that_fail(monkeypatch, tmp_path, fails)
+    with pytest.raises(StorageError) if ours else nullcontext():
+        assert run(None, told.append, stop, _tries) == {"rows": 1}
+    assert told == [{"rows": 1}]

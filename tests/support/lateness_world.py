@@ -14,7 +14,7 @@ from pathlib import Path
 
 from remoting.messages.message import Message, encode_record
 
-__all__ = ["LEVELS_MS", "Log", "World", "class_of", "count_world", "make_world", "write_world"]
+__all__ = ["LEVELS", "LEVELS_MS", "GrowingLog", "Log", "World", "class_of", "count_world", "make_world", "write_world"]
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 HOST_V6 = bytes(range(16)) + bytes((0, 0, 0x2A, 0x9F))
@@ -171,3 +171,24 @@ def count_world(world: World, as_of_ms: int) -> dict[str, object]:
         late[topic, kind, level, *row] += 1
         by_millisecond[due_ms % 1000, *row] += 1
     return {"counts": found, "topic": late, "ms_in_second": by_millisecond}
+
+
+class GrowingLog:
+    """The whole log of a world, of which as many records as are shown are there; the rest is zeros."""
+
+    def __init__(self, folder: Path, messages: int) -> None:
+        """Write it whole to ``folder``."""
+        rng = random.Random(11)
+        self._log = write_world(make_world(rng, messages), folder, rng)
+        self._whole = {path: path.read_bytes() for path in sorted(self._log.folder.iterdir())}
+        self.records = len(self._log.places)
+
+    def show(self, records: int, torn_bytes: int = 0) -> None:
+        """The first records, and of the next one ``torn_bytes``: a broker may be writing it."""
+        end = sum(self._log.places[records - 1]) + torn_bytes
+        for path, data in self._whole.items():
+            base = int(path.name)
+            if base >= end:
+                path.unlink(missing_ok=True)
+            else:
+                path.write_bytes(data[: end - base].ljust(len(data), b"\0"))

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["TERMINATED", "ends_on_sigterm", "held", "stop_event", "terminated"]
+__all__ = ["TERMINATED", "ends_on_sigterm", "held", "stop_event", "terminated", "without_sigint"]
 
 _AGAIN_S = 0.02
 TERMINATED = 128 + signal.SIGTERM
@@ -106,6 +106,19 @@ def held() -> Iterator[None]:
 def terminated() -> bool:
     """Whether SIGTERM came while `ends_on_sigterm` was at work."""
     return _SIGTERM.came
+
+
+@contextmanager
+def without_sigint() -> Iterator[None]:
+    """Block SIGINT: processes that are started in the body never get it. This one gets it behind the body.
+
+    A terminal sends SIGINT to all processes of a run. What it means is for the first one to decide.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

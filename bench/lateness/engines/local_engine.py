@@ -35,6 +35,7 @@ from bench.lateness.counting.closing import close_and_add_up
 from bench.lateness.counting.counted import Counted
 from bench.lateness.counting.merging import Marks, finish, hot_rows, marks_of, merge, spread
 from bench.lateness.counting.settle import PAIR_ROWS, Choice, add_up, settle, settle_and_add_up
+from bench.lateness.engines.ending import without_sigint
 from bench.lateness.engines.job import Job, Receipts
 from bench.lateness.engines.shares import RowsShare, Share, packed_rows, shares_of
 from bench.lateness.engines.slots import Slot, Slots
@@ -213,8 +214,13 @@ def _pool(processes: int) -> Iterator[Run[Any, Any]]:
         yield lambda work, given: map(work, given)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+
+        def run(work: Callable[[Any], Any], given: Iterable[Any]) -> Iterator[Any]:
+            with without_sigint():  # the pool starts its processes when there is work
+                return pool.map(work, given)
+
         try:
-            yield lambda work, given: pool.map(work, given)
+            yield run
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -147,6 +147,7 @@ def spark_session(
     ``brief``: a short run (`is_brief`). Raises JavaMissingError without Java.
     """
     need_java()
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     from bench.lateness.engines.source import CommitLogSource
@@ -169,7 +170,11 @@ def spark_session(
             spark.sparkContext.setLogLevel("ERROR")
             spark.sparkContext.addPyFile(str(package_zip(folder)))
             spark.dataSource.register(CommitLogSource)
-        yield spark
+        try:
+            yield spark
+        except PySparkException as error:
+            error.add_note(str(error))  # it asks Java for its text, and Java ends
+            raise
 
 
 def _prepare_environment(master: str, folder: Path) -> None:
