@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from remoting.codes import PullSysFlag, RequestCode, ResponseCode
@@ -80,6 +80,19 @@ class Pull:
     moved: bool = False
     bad: tuple[BadRecord, ...] = ()
     """Records that cannot be read, each with its queue offset."""
+    end: int = -1
+    """Where the queue ended then, as the broker says; -1: it does not."""
+    size: int = 0
+    """Bytes of the answer."""
+
+    @property
+    def reached_end(self) -> bool:
+        """True if the queue had no more records than these.
+
+        >>> Pull([], 7).reached_end, Pull([], 7, end=7).reached_end, Pull([], 7, end=8).reached_end
+        (True, True, False)
+        """
+        return self.next_offset >= self.end if self.end >= 0 else not (self.messages or self.bad)
 
 
 class ClusterLink:
@@ -206,8 +219,8 @@ class ClusterLink:
         """Make a broker answer a request. Raises ClientError."""
         await self.end((topic, broker, 0))
 
-    async def pull(self, queue: TargetQueue, offset: int, *, wait: bool) -> Pull:
-        """Pull from a queue at an offset. With ``wait`` the broker holds the pull until there is a message.
+    async def pull(self, queue: TargetQueue, offset: int, *, wait: bool, count: int = PULL_COUNT) -> Pull:
+        """Pull ``count`` messages at most from a queue. With ``wait`` the broker holds the pull until there is one.
 
         Raises ClientError.
         """
@@ -219,7 +232,7 @@ class ClusterLink:
             "topic": topic,
             "queueId": str(number),
             "queueOffset": str(offset),
-            "maxMsgNums": str(PULL_COUNT),
+            "maxMsgNums": str(count),
             "sysFlag": str(int(flags)),
             "commitOffset": "0",
             "suspendTimeoutMillis": str(SUSPEND_MS if wait else 0),
@@ -240,10 +253,12 @@ class ClusterLink:
             next_offset = need_long(reply.ext, "nextBeginOffset")
         except ProtocolError as error:
             raise ClientError(f"{queue_text(queue)}, pulled at {offset}: {error}") from None
+        end = _end_of(reply)
         if reply.code != ResponseCode.SUCCESS:
-            return Pull([], next_offset, reply.code == ResponseCode.PULL_OFFSET_MOVED)
+            return Pull([], next_offset, reply.code == ResponseCode.PULL_OFFSET_MOVED, end=end)
         whole = queue if topic == self.topic else None
-        return pull_of(read_pulled(reply.body), offset, next_offset, whole)
+        pull = pull_of(read_pulled(reply.body), offset, next_offset, whole)
+        return replace(pull, end=end, size=len(reply.body))
 
     # ------------------------------------------------------------------------------------------------ writing
 
@@ -281,6 +296,13 @@ class ClusterLink:
         """Send to one queue and wait for the outcome. Raises ClientError only if nothing was written."""
         connection = await self.connection(queue[0], queue[1])
         return await fate_of(self.send_now(connection, queue, properties, body))
+
+
+def _end_of(reply: RemotingCommand) -> int:
+    try:
+        return max(-1, need_long(reply.ext, "maxOffset"))
+    except ProtocolError:
+        return -1
 
 
 def pull_of(pulled: Pulled, offset: int, next_offset: int, queue: TargetQueue | None = None) -> Pull:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import closing, suppress
 from pathlib import Path
 
 from service.core.calm import Calm
@@ -27,6 +28,7 @@ from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import ClusterLink, Fate, Pull
 from service.link.log import Teller
 from service.link.progress_log import ProgressLog, progress_topic
+from service.link.read_ahead import ReadAhead
 from service.running import takeover
 from service.running.cache import ShardCache
 from service.running.entries import Waiting, own_record
@@ -52,6 +54,7 @@ ROLL_EVERY_MS = 60_000
 ROLL_MARGIN_MS = 600_000
 """Entries due within this time are not rolled. Overdue ones are, once the owner could deliver them for that long."""
 FOLLOW_EVERY_MS = 5000
+FOLLOW_READ_MS = 200
 RELEASE_LOOK_MS = 20
 HANDOVER_MS = 5000
 """A new owner waits this long for the release by an owner that lives. That owner waits as long for the end of its own
@@ -89,11 +92,10 @@ class Owner:
         self.tell = Teller(_LOG, self.name)
         """Logs what happens to the shard."""
         self.calm = Calm()
-        where = (progress_topic(queue[0]), queue[1], queue[2])
-        self._progress = ProgressLog(cluster, self.name, where, self.tell.warning)
+        self._progress = ProgressLog(cluster, self.name, (progress_topic(queue[0]), *queue[1:]), self.tell.warning)
         self._saver = Saver(self.shard, self._progress, self.tell)
         self.save_now = self._saver.save_now
-        self._leaving = asyncio.Event()
+        self._leaving, self._promoted = asyncio.Event(), asyncio.Event()
         self._backlog: list[Waiting] = []
         self.try_again = lambda: self.cache.try_again() if self.cache is not None else None
         self.target = RemoteTarget(self, asyncio.get_running_loop())
@@ -101,7 +103,6 @@ class Owner:
         self.roller = Roller(self, roll_after_ms, min(ROLL_MARGIN_MS, roll_after_ms // 4))
         self.clerk = Clerk(self)
         self.searcher = Searcher(self)
-        self._promoted = asyncio.Event()
         self.claimed_at = -1
         """Queue offset of the takeover record; -1: not stored yet."""
         self.took_ms = 0
@@ -143,9 +144,7 @@ class Owner:
                 return
             begin_ms = mono_ms()
             warm, self._entries_read, self._read_since = self._entries_read, 0, self.shard.read_from
-            self.tell.info(
-                f"taking over as {self._owner}, {warm} entries were followed; reading from {self._read_since}"
-            )
+            self.tell.info(f"taking over as {self._owner}, {warm} entries followed; reading from {self._read_since}")
             await self._claim()
             tasks = [asyncio.ensure_future(work()) for work in self._works()]
             tasks.append(asyncio.ensure_future(self._begin_owning(begin_ms)))
@@ -258,12 +257,8 @@ class Owner:
         self.tally.takeovers += 1
         assert self.cache is not None
         self.cache.start()
-        shard = self.shard
-        self.tell.info(
-            f"owning after {self.took_ms} ms as {self._owner}: read {self._read_since} to {shard.read_from} "
-            f"({self._entries_read} entries), {self.cache.pending_count} messages wait, "
-            f"{len(shard.scans())} target queues may hide deliveries"
-        )
+        shard, read = self.shard, (self._read_since, self._entries_read)
+        self.tell.info(takeover.owning_text(shard, self.took_ms, read, self.cache.pending_count))
         while shard.scans():
             await asyncio.sleep(UPKEEP_EVERY_MS / 1000)
         self.tell.info(f"nothing is in doubt {mono_ms() - begin_ms} ms after the begin of the takeover")
@@ -295,23 +290,30 @@ class Owner:
 
     async def _read_on(self) -> None:
         shard, cluster = self.shard, self.cluster
-        while shard.state is not OwnerState.FENCED:
-            try:
-                pull = await cluster.pull(self.queue, shard.read_from, wait=self.queue_end.is_there)
-                if pull.bad:  # read it once more: it may have been damaged on its way
-                    pull = await cluster.pull(self.queue, shard.read_from, wait=False)
-            except ClientError as error:
-                self.queue_end.failed()
-                self.tell.warning(f"reading the queue failed: {error}")
-                cluster.core.refresh_soon(self.queue[0])
-                await asyncio.sleep(PAUSE_MS / 1000)
-                continue
-            takeover.need_whole_log(shard, pull.next_offset)
-            self._take(pull)
-            self.queue_end.saw(not pull.messages and not pull.bad, mono_ms())
-            while not self._fill():
-                await asyncio.sleep(PAUSE_MS / 1000)
-            await asyncio.sleep(0)
+        with closing(ReadAhead(cluster, self.queue)) as ahead:
+            while shard.state is not OwnerState.FENCED:
+                try:
+                    pull = await ahead.pull(shard.read_from, wait=self.queue_end.is_there)
+                except ClientError as error:
+                    self.queue_end.failed()
+                    self.tell.warning(f"reading the queue failed: {error}")
+                    cluster.core.refresh_soon(self.queue[0])
+                    await asyncio.sleep(PAUSE_MS / 1000)
+                    continue
+                takeover.need_whole_log(shard, pull.next_offset)
+                self._take(pull)
+                self.queue_end.saw(pull.reached_end, mono_ms())
+                while not self._fill():
+                    await asyncio.sleep(PAUSE_MS / 1000)
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """Let others run; a follower at the end waits for more records, as each pull costs the same."""
+        if self.queue_end.is_there and self.shard.state is OwnerState.FOLLOWER:
+            with suppress(TimeoutError):  # not by wait_for, which may swallow a cancellation
+                async with asyncio.timeout(FOLLOW_READ_MS / 1000):
+                    await self._promoted.wait()
+        await asyncio.sleep(0)
 
     def _take(self, pull: Pull) -> None:
         found = reading_of(pull, self.shard.read_from, self.queue[0], wall_ms())

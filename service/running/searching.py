@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import Protocol
 
 from service.core.progress import TargetQueue, queue_text
 from service.link.clock import mono_ms
 from service.link.log import Teller
+from service.link.read_ahead import ReadAhead
 from service.running.entries import delay_id_of
 from service.running.unsure import WritingOwner
 from timewheel_client.values.errors import ClientError
@@ -74,14 +76,15 @@ class Searcher:
         try:
             end = await self._owner.cluster.end(queue)
             offset = max(begin, await self._owner.cluster.begin(queue))
-            while offset < end:
-                pull = await self._owner.cluster.pull(queue, offset, wait=False)
-                texts = (message.properties for message in pull.messages)
-                ids = (delay_id_of(text, self._owner.name, self._owner.queue[0]) for text in texts)
-                found += [entry for entry in ids if entry >= 0]
-                if pull.next_offset <= offset:
-                    raise ClientError(f"it ends at {end}, but a pull at {offset} finds nothing")
-                offset = pull.next_offset
+            with closing(ReadAhead(self._owner.cluster, queue)) as ahead:
+                while offset < end:
+                    pull = await ahead.pull(offset, wait=False)
+                    texts = (message.properties for message in pull.messages)
+                    ids = (delay_id_of(text, self._owner.name, self._owner.queue[0]) for text in texts)
+                    found += [entry for entry in ids if entry >= 0]
+                    if pull.next_offset <= offset:
+                        raise ClientError(f"it ends at {end}, but a pull at {offset} finds nothing")
+                    offset = pull.next_offset
         except ClientError as error:
             self._owner.tell.warning(f"searching {queue_text(queue)} for deliveries failed: {error}", many=True)
             await asyncio.sleep(PAUSE_MS / 1000)

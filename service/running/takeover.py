@@ -14,6 +14,7 @@ __all__ = [
     "need_own_record",
     "need_same_takeovers",
     "need_whole_log",
+    "owning_text",
     "whole_end",
     "why_fenced",
 ]
@@ -28,6 +29,14 @@ def why_fenced(shard: Shard) -> str:
     if shard.blind_at >= 0:
         return f"the record at offset {shard.blind_at} of the queue cannot be read and may be a takeover"
     return f"{shard.takeovers.owner or 'somebody'} took over"
+
+
+def owning_text(shard: Shard, took_ms: int, read: tuple[int, int], waiting: int) -> str:
+    """A text: the takeover has ended. ``read``: where reading began, and how many entries were read since."""
+    return (
+        f"owning after {took_ms} ms as {shard.owner}: read {read[0]} to {shard.read_from} ({read[1]} entries), "
+        f"{waiting} messages wait, {len(shard.scans())} target queues may hide deliveries"
+    )
 
 
 def expired_text(count: int) -> str:

@@ -12,7 +12,7 @@ from remoting.command import RemotingCommand
 from remoting.headers import SendHeader
 from remoting.messages.batch import join_batch, split_batch
 from remoting.messages.message import Message, decode_record, encode_record
-from remoting.messages.properties import parse_properties
+from remoting.messages.properties import OWN_PROPERTIES, parse_properties
 from service.core.lines import LineKind
 from service.front.rewriting import SendRefusedError, entry_of
 from service.running.entries import DELAY_MS, DELIVER_MS, DUE, SERVICE_PROPERTIES, TOPIC, line_of, waiting_of
@@ -30,7 +30,9 @@ due_times = st.one_of(
 )
 elements = st.tuples(st.lists(st.tuples(names, texts), max_size=3), st.none() | due_times)
 OURS = {TOPIC, DELIVER_MS, DELAY_MS, *SERVICE_PROPERTIES}
-TAKEN = {*PRECEDENCE, *OURS, "DELAY"}
+OF_A_STORE = {"REAL_TOPIC", "REAL_QID", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES"}
+"""What an Apache broker adds to an entry: no sender's, so a delivery has none of it."""
+TAKEN = {*PRECEDENCE, *OURS, *OF_A_STORE, *OWN_PROPERTIES, "DELAY", "TRAN_MSG", "__CRC32#"}
 
 
 def text_of(pairs: list[tuple[str, str]]) -> str:
