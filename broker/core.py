@@ -389,7 +389,7 @@ class BrokerCore(BrokerParts):
     # ------------------------------------------------------------------------------------------------ callbacks
 
     def _guard(self, topic: str, queue_id: int) -> PutStatus:
-        """Whether a delivery may be appended (any thread)."""
+        """True if a delivery may be appended (any thread)."""
         config = self.topics.get(topic)
         if config is None:
             return PutStatus.TOPIC_NOT_EXIST

@@ -132,7 +132,7 @@ class Progress:
         return cls(position, counts, (last_offset, last_size, last_ms), bool(clean), sums, begin, file_bytes)
 
     def fits(self, log: LogReader) -> bool:
-        """Whether a restart can begin at ``position``: False if the log begins behind it.
+        """True if a restart can begin at ``position``: False if the log begins behind it.
 
         Raises `StoreCorruptError` if the log does not have the last record below ``position`` any more.
         """

@@ -104,7 +104,7 @@ class Acl:
         return self._reply(channel, command, reason)
 
     def client_may(self, client: ClientInfo, needs: Iterable[Need]) -> bool:
-        """Whether a connected client's account has all the rights that are needed."""
+        """True if a connected client's account has all the rights that are needed."""
         rules, address = self._rules, client.channel.peer[0]
         account = rules.accounts.get(client.account)
         if any(matches(address) for matches in rules.white):
@@ -112,7 +112,7 @@ class Acl:
         return account is not None and (account.is_white(address) or _denied(account, needs) is None)
 
     def knows(self, access_key: str, secret_key: str) -> bool:
-        """Whether there is an account with this secret: for a door that has no signatures. Any thread."""
+        """True if there is an account with this secret: for a door that has no signatures. Any thread."""
         account = self._rules.accounts.get(access_key)
         wanted = secret_key if account is None else account.secret_key
         return hmac.compare_digest(wanted.encode(), secret_key.encode()) and account is not None

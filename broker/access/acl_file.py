@@ -161,7 +161,7 @@ class _Builder:
         self._keys[-1] = key
 
     def _is_explicit(self, event: Any) -> bool:
-        """Whether a key stands behind a question mark, or not in front of a colon."""
+        """True if a key stands behind a question mark, or not in front of a colon."""
         at = event.start_mark.index
         before = self._text[self._text.rfind("\n", 0, at) + 1 : at]
         return "?" in before or not self._text[event.end_mark.index :].lstrip(" ").startswith(":")

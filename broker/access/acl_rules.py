@@ -66,7 +66,7 @@ class Account:
 
 
 def _is_everybodys(topic: str) -> bool:
-    """Whether a topic holds messages of other clients: no default permits it, only its name in ``topicPerms``."""
+    """True if a topic holds messages of other clients: no default permits it, only its name in ``topicPerms``."""
     return topic in _EVERYBODYS or topic.lower().startswith(SYSTEM_PREFIX) or topic.endswith("_REPLY_TOPIC")
 
 

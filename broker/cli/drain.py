@@ -80,7 +80,7 @@ def _index(layout: Layout, shard: str) -> int:
 
 
 def _runs(files: Files, store: Path) -> bool:
-    """Whether a supervisor runs on this store."""
+    """True if a supervisor runs on this store."""
     try:
         files.lock(store / "shards" / "lock")()
     except StoreLockedError:

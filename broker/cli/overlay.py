@@ -199,17 +199,17 @@ class OverlayFiles(Files):
         return sorted(names)
 
     def exists(self, path: Path) -> bool:
-        """Whether the name would exist."""
+        """True if the name would exist."""
         if path in self._contents or path in self._directories:
             return True
         return path not in self._gone and path.exists()
 
     def is_dir(self, path: Path) -> bool:
-        """Whether the name would be a directory."""
+        """True if the name would be a directory."""
         return path in self._directories or (path not in self._gone and path not in self._contents and path.is_dir())
 
     def _in_a_file(self, path: Path) -> bool:
-        """Whether the nearest of the path and its parents that would exist is a file."""
+        """True if the nearest of the path and its parents that would exist is a file."""
         while not self.exists(path):
             path = path.parent
         return not self.is_dir(path)

@@ -86,7 +86,7 @@ def send_command(
 
 
 def _waits(offset_message_id: str) -> bool:
-    """Whether a message id has a virtual offset: the message is pending and not in the CommitLog yet."""
+    """True if a message id has a virtual offset: the message is pending and not in the CommitLog yet."""
     try:
         return parse_message_id(offset_message_id)[1] >= DELAY_ID_BASE
     except MessageError:

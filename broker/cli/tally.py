@@ -81,7 +81,7 @@ class Tally:
 
     @property
     def good(self) -> bool:
-        """Whether every message came, once, and none early."""
+        """True if every message came, once, and none early."""
         return self.pending == 0 and self.repeated == 0 and self.early == 0 and self.sent_count > 0
 
     def verdict(self) -> str:

@@ -150,7 +150,7 @@ class BrokerConfig:
         self._find_warnings()
 
     def _for_plugin(self, key: str) -> bool:
-        """Whether a plug-in may read a key. The name of a plug-in given by its class is not known yet."""
+        """True if a plug-in may read a key. The name of a plug-in given by its class is not known yet."""
         name, dot, _ = key.partition(".")
         plugins = [plugin.strip() for plugin in self.get_text("plugins").split(",")]
         return bool(dot) and name != "tls" and (name in plugins or any(":" in plugin for plugin in plugins))

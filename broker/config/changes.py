@@ -1,4 +1,4 @@
-"""Whether a setting may be changed while the broker runs."""
+"""Which settings may be changed while the broker runs."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _SECRET = re.compile("passw|secret|credential|token", re.IGNORECASE)
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a key is secret and must not be shown.
+    """True if the value of a key is secret and must not be shown.
 
     >>> is_secret("tls.server.keyPassword"), is_secret("storage.secretKey"), is_secret("tls.server.keyPath")
     (True, True, False)

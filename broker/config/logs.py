@@ -58,7 +58,7 @@ class PlaceLimit(logging.Filter):
         self._places: dict[tuple[str, int], list[float]] = {}  # lines that may pass now, since when, lines left out
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record passes."""
+        """True if a record passes."""
         if record.levelno >= logging.CRITICAL or record.lineno == PASSED:
             return True
         place = self._places.setdefault((record.pathname, record.lineno), [self._burst, record.created, 0])

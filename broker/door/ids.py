@@ -28,7 +28,7 @@ def ids_of(given: Mapping[str, Any]) -> list[str]:
 
 
 def is_dry(given: Mapping[str, Any]) -> bool:
-    """Whether a request is a dry run, which is the default. Raises PendingError."""
+    """True if a request is a dry run, which is the default. Raises PendingError."""
     dry_run = given.get("dry_run", True)
     if not isinstance(dry_run, bool):
         raise PendingError(f"dry_run is true or false, found {dry_run!r:.60}")

@@ -42,7 +42,7 @@ class DoorState:
         self.who = who
         """Lists the shards, if this broker is one of several."""
         self.running = False
-        """Whether the broker has started; set by the broker's thread."""
+        """True if the broker has started; set by the broker's thread."""
         self._failure = failure
         self._core: BrokerCore | None = None
         self._exporter: Exporter | None = None

@@ -75,7 +75,7 @@ class _Series:
                 kept.append(sample)
 
     def idle(self) -> bool:
-        """Whether nothing has been counted in the whole time of its samples."""
+        """True if nothing has been counted in the whole time of its samples."""
         day = self.samples[-1]
         return len(day) == day.maxlen and day[0][1:] == (self.calls, self.messages, self.bytes)
 

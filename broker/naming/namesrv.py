@@ -393,5 +393,5 @@ class NameServer:
 
 
 def _quoted(command: RemotingCommand) -> bool:
-    """Whether the asker wants broker ids quoted, as JSON has it."""
+    """True if the asker wants broker ids quoted, as JSON has it."""
     return command.version >= _QUOTED_IDS_SINCE or opt_bool(command.ext, "acceptStandardJsonOnly")

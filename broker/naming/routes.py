@@ -221,7 +221,7 @@ class RouteTable:
     def would_change(
         self, cluster: str, name: str, broker_id: int, address: str, data_version: Mapping[str, Any]
     ) -> bool:
-        """Whether a registration is more than a heartbeat, so that its topics count."""
+        """True if a registration is more than a heartbeat, so that its topics count."""
         entry, known = self._brokers.get(name), self._live.get((cluster, address))
         first = entry is None or broker_id not in entry.addresses
         return first or known is None or known.data_version != dict(data_version)

@@ -91,7 +91,7 @@ class Channel(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is closed."""
+        """True if the connection is closed."""
         ...
 
     def send(self, data: bytes) -> None:

@@ -95,7 +95,7 @@ class ConsumerGroup:
 
     @property
     def is_broadcast(self) -> bool:
-        """Whether each member reads everything and keeps its own offsets."""
+        """True if each member reads everything and keeps its own offsets."""
         return self.message_model == BROADCASTING
 
     def client_ids(self) -> list[str]:

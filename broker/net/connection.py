@@ -79,7 +79,7 @@ class Sockets:
 
     @property
     def tight(self) -> bool:
-        """Whether the bytes kept for all peers exceed three quarters of the limit.
+        """True if the bytes kept for all peers exceed three quarters of the limit.
 
         From then on, connections that do not take their replies are not read from.
         """

@@ -24,7 +24,7 @@ class Accepting(Sockets):
 
     @property
     def full(self) -> bool:
-        """Whether there are as many connections as allowed."""
+        """True if there are as many connections as allowed."""
         raise NotImplementedError
 
     def turn_away(self, sock: socket.socket) -> None:

@@ -183,7 +183,7 @@ class Server(Accepting):
 
     @property
     def full(self) -> bool:
-        """Whether there are as many connections as allowed."""
+        """True if there are as many connections as allowed."""
         return len(self._connections) >= self.connections_max
 
     def turn_away(self, sock: socket.socket) -> None:

@@ -175,7 +175,7 @@ class TlsSession:
 
     @property
     def waiting(self) -> bool:
-        """Whether there are bytes for the socket."""
+        """True if there are bytes for the socket."""
         return self._outgoing.pending > 0
 
     def outgoing(self) -> bytes:

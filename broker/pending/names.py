@@ -72,7 +72,7 @@ def read_name(text: str, topic: str = "", store_host: bytes = b"") -> PendingNam
 
 
 def _may_wait(offset: int) -> bool:
-    """Whether an offset is one that messages which wait have."""
+    """True if an offset is one that messages which wait have."""
     return DELAY_ID_BASE <= offset < 2 * DELAY_ID_BASE
 
 

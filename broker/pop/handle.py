@@ -49,7 +49,7 @@ class Handle:
 
     @property
     def in_order(self) -> bool:
-        """Whether the message was popped in order."""
+        """True if the message was popped in order."""
         return self.revive_qid == ORDER_QID
 
     def text(self, queue_id: int, offset: int) -> str:

@@ -91,7 +91,7 @@ class PopQueues:
         return found
 
     def is_current(self, queue: PopQueue) -> bool:
-        """Whether `open` would change nothing: the group's offset was neither reset nor moved further by others."""
+        """True if `open` would change nothing: the group's offset was neither reset nor moved further by others."""
         name = queue.group, queue.topic, queue.queue_id
         return not self._offsets.has_reset(*name) and self._offsets.get(*name) <= queue.published
 
@@ -147,7 +147,7 @@ class PopQueues:
                 queue.published = committed
 
     def offers(self, queue: PopQueue) -> bool:
-        """Whether a queue has messages not handed out yet, and room in flight for them."""
+        """True if a queue has messages not handed out yet, and room in flight for them."""
         end = self._store.max_offset(queue.topic, queue.queue_id)
         return end > queue.next and not queue.gone and self.room(queue) > 0
 

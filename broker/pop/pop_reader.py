@@ -82,7 +82,7 @@ class Pop:
         self.counts: list[str] = []
         self.count = self.bytes = self.rest = self.work = 0
         self.more = False
-        """Whether a queue has messages left that this look has not checked, after many that the filter refused."""
+        """True if a queue has messages left that this look has not checked, after many that the filter refused."""
         self.problem = ""
 
 
@@ -308,7 +308,7 @@ class PopReader:
         return True
 
     def _is_over(self, pop: Pop, copy: bytes) -> bool:
-        """Whether a copy was stored by the popTime of this pop. A thread stores copies while pops look.
+        """True if a copy was stored by the popTime of this pop. A thread stores copies while pops look.
 
         Otherwise the next invisible time would begin before the last one ended. A pop that has got nothing yet moves
         its popTime to now instead; any other leaves the copy to the next pop.

@@ -61,7 +61,7 @@ class RetryTopics:
         return found
 
     def _is_of_another(self, name: str, topic: str) -> bool:
-        """Whether a retry topic belongs, or may belong, to a group that sends messages back, or to another topic."""
+        """True if a retry topic belongs, or may belong, to a group that sends messages back, or to another topic."""
         rest = name.removeprefix(RETRY_PREFIX)
         if rest in self._groups.table:
             return True

@@ -189,7 +189,7 @@ class AdminProcessor:
             raise RefusedError(ResponseCode.INVALID_PARAMETER, problem)
 
     def _differs(self, config: TopicConfig) -> bool:
-        """Whether a topic differs from its entry in the table, or from a change on its way. Any thread."""
+        """True if a topic differs from its entry in the table, or from a change on its way. Any thread."""
         return self._topics.get(config.name) != config or self._topics.newest(config.name) != config
 
     def _put_changed(self, command: RemotingCommand, changed: list[TopicConfig]) -> RemotingCommand:

@@ -58,7 +58,7 @@ class LockProcessor:
         return command.reply(body=dumps({"lockOKMQSet": locked}))
 
     def _has(self, queue: Queue) -> bool:
-        """Whether there is such a queue here."""
+        """True if there is such a queue here."""
         topic, broker_name, queue_id = queue
         config = self._topics.get(topic)
         if config is None or broker_name != self._broker_name:

@@ -126,7 +126,7 @@ class OffsetProcessor:
         return command.reply(ext={"timestamp": str(stored_ms)})
 
     def _is_unwritten(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue has never had a message. Then a new group begins at 0, wherever it wanted to begin.
+        """True if a queue has never had a message. Then a new group begins at 0, wherever it wanted to begin.
 
         Apache answers "not found" here. A client that begins at the end then asks for the end (GET_MAX_OFFSET), and
         misses messages sent between the two requests. Retry topics need no such answer: clients begin at their start
@@ -139,7 +139,7 @@ class OffsetProcessor:
         return 0 <= queue_id < queues and self._store.max_offset(topic, queue_id) == 0
 
     def _begins_in_memory(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue still has its very first message, and that lies in the last bytes of the CommitLog."""
+        """True if a queue still has its very first message, and that lies in the last bytes of the CommitLog."""
         store = self._store
         if store.min_offset(topic, queue_id) > 0:
             return False

@@ -222,7 +222,7 @@ class PullProcessor:
 
     @staticmethod
     def _is_at_end(result: PullResult, header: PullHeader) -> bool:
-        """Whether the pull found nothing, but may find something later."""
+        """True if the pull found nothing, but may find something later."""
         status = result.status
         return status is PullStatus.OFFSET_OVERFLOW_ONE or (status in _EMPTY and header.offset == 0)
 

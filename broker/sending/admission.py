@@ -127,7 +127,7 @@ class Admission:
 
 
 def is_half(header: SendHeader, properties: str) -> bool:
-    """Whether it is a transaction's half message."""
+    """True if it is a transaction's half message."""
     level = get_property(properties, DELAY) or ""
     retried = header.reconsume_times > 0 and level[:20].isdecimal() and int(level[:20]) > 0  # clients before 4.6.1
     half = (get_property(properties, TRAN_MSG) or "").lower() == "true" and not retried

@@ -101,7 +101,7 @@ class ShardKeeper:
 
     @property
     def ended(self) -> bool:
-        """Whether no process is left, and none will be started."""
+        """True if no process is left, and none will be started."""
         return all(kept.state is ShardState.ENDED for kept in self._kept.values())
 
     def down_ms(self, index: int, now_ms: int) -> int:

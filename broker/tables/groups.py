@@ -266,7 +266,7 @@ class SubscriptionGroups:
         self.put(*groups)
 
     def may_read(self, group: str, topic: str) -> bool:
-        """Whether reading a topic is not forbidden to a group."""
+        """True if reading a topic is not forbidden to a group."""
         topics = self.forbidden.get(group)
         return topics is None or topics.get(topic, 0) & 4 == 0
 

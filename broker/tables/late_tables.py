@@ -114,7 +114,7 @@ class LateTable(Generic[K, V]):
 
     @property
     def late(self) -> bool:
-        """Whether changes are gathered now; else they are written at once."""
+        """True if changes are gathered now; else they are written at once."""
         return self._writer is not None and self._writer.late
 
     @property

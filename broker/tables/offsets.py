@@ -54,7 +54,7 @@ class ConsumerOffsets:
         self.on_reset: Callable[[str, str, Mapping[int, int]], object] = lambda *_: None
         """Told group, topic and targets of each `reset`."""
         self.forgotten = False
-        """Whether the file has offsets that were dropped since."""
+        """True if the file has offsets that were dropped since."""
 
     def load(self) -> None:
         """Read the file. Raises StoreCorruptError."""
@@ -160,7 +160,7 @@ class ConsumerOffsets:
         self.on_reset(group, topic, targets)
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a reset waits to be told."""
+        """True if a reset waits to be told."""
         return bool(self.resets) and queue_id in self.resets.get(f"{topic}{SEPARATOR}{group}", ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:

@@ -55,7 +55,7 @@ class QueueLocks:
         return True
 
     def any_live(self, group: str, now_ms: int) -> bool:
-        """Whether a group holds any lock: then it consumes in order."""
+        """True if a group holds any lock: then it consumes in order."""
         held = self._groups.get(group)
         return held is not None and any(now_ms - renewed_ms <= self._life_ms for _, renewed_ms in held.values())
 

@@ -67,7 +67,7 @@ class RequestModes:
         return self.table.get((topic, group))
 
     def is_full(self, topic: str, group: str) -> bool:
-        """Whether there is no room for a mode of this pair."""
+        """True if there is no room for a mode of this pair."""
         return self.count >= MODES_MAX and self._late.newest((topic, group)) is None
 
     def put(self, topic: str, group: str, mode: Mode, then: Callable[[], Any]) -> None:

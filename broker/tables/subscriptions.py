@@ -76,7 +76,7 @@ class GroupSubscription:
 
     @property
     def is_tag(self) -> bool:
-        """Whether it selects by tags."""
+        """True if it selects by tags."""
         return self.expression_type == TAG
 
     @classmethod

@@ -97,7 +97,7 @@ class TableWriter:
         schedule: Callable[[], None] = lambda: None,
     ) -> None:
         self.late = False
-        """Whether changes are gathered and written in the thread."""
+        """True if changes are gathered and written in the thread."""
         self.write_count = 0
         """Batches written, or tried to, since the start."""
         self._call_soon_threadsafe = call_soon_threadsafe

@@ -63,12 +63,12 @@ class TopicConfig:
 
     @property
     def readable(self) -> bool:
-        """Whether consumers may read it."""
+        """True if consumers may read it."""
         return self.perm & _READ != 0
 
     @property
     def writable(self) -> bool:
-        """Whether it may be written."""
+        """True if it may be written."""
         return self.perm & _WRITE != 0
 
     def queue_for(self, queue_id: int) -> int:

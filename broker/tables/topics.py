@@ -281,7 +281,7 @@ class Topics:
             raise NotYetError(lambda: under_way)
 
     def is_system(self, name: str) -> bool:
-        """Whether a topic belongs to the broker, not to users."""
+        """True if a topic belongs to the broker, not to users."""
         return name in self._system or name.startswith(SYSTEM_PREFIX)
 
     def system_names(self) -> list[str]:

@@ -35,7 +35,7 @@ class Parent(NamedTuple):
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the sender records this trace."""
+        """True if the sender records this trace."""
         return bool(self.flags & _SAMPLED)
 
 

@@ -134,7 +134,7 @@ class TransactionProcessor:
         return {RequestCode.END_TRANSACTION: self.end}
 
     def is_deciding(self, number: int) -> bool:
-        """Whether a decision about a half message is on its way to the log."""
+        """True if a decision about a half message is on its way to the log."""
         return number in self._deciding
 
     # ------------------------------------------------------------------------------------------ half messages

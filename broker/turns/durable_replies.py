@@ -54,7 +54,7 @@ class DurableReplies(Replies):
         self.unsynced_bytes = 0
         """Bytes of the CommitLog that no sync has covered, as of the last `look_at_disk`."""
         self.refusing = False
-        """Whether sends must be refused until the disk has caught up; `busy_remark` says why."""
+        """True if sends must be refused until the disk has caught up; `busy_remark` says why."""
 
     # ------------------------------------------------------------------------------------------------ flow control
 

@@ -120,7 +120,7 @@ class LargeBatch:
         """An unexpected error in a slice."""
         self.stopped = False
         self.settled = False
-        """Whether it is a part of a turn, or dropped."""
+        """True if it is a part of a turn, or dropped."""
         self.waiting: list[Callable[[Outcome], None]] = []
         """Called when all slices are done, or the batch was dropped."""
 
@@ -222,7 +222,7 @@ class LargeBatch:
 
     @property
     def first_is_held(self) -> bool:
-        """Whether a plug-in holds its first message, which then has no queue offset."""
+        """True if a plug-in holds its first message, which then has no queue offset."""
         return bool(self._held_rows) and self._held_rows[0] == 0
 
 

@@ -45,7 +45,7 @@ class Entry:
 
     @property
     def is_held(self) -> bool:
-        """Whether plug-ins hold any of its messages."""
+        """True if plug-ins hold any of its messages."""
         raise NotImplementedError
 
 
@@ -73,7 +73,7 @@ class PutSend(Entry):
 
     @property
     def is_held(self) -> bool:
-        """Whether a plug-in holds it."""
+        """True if a plug-in holds it."""
         return self.put is None
 
 
@@ -101,7 +101,7 @@ class PutRequest(Entry):
 
     @property
     def is_held(self) -> bool:
-        """Whether plug-ins hold some of it."""
+        """True if plug-ins hold some of it."""
         return any(part is not None for part in self.parts)
 
     def settled(self, outcome: Refused) -> Held | Refused:

@@ -18,7 +18,7 @@ _NAME_BYTES_MAX = 255
 
 
 def _may_be(topic: str, number: int, offset: int) -> bool:
-    """Whether a record at that offset may have this topic and queue offset, which no checksum covers.
+    """True if a record at that offset may have this topic and queue offset, which no checksum covers.
 
     The topic becomes the name of a directory, so it must be a valid one; and a queue offset cannot exceed the number of
     records that fit before the record.

@@ -32,7 +32,7 @@ UNQUEUED_BIT: Final = 0x04
 
 
 def is_queued(sys_flag: int) -> bool:
-    """Whether a record with this sysFlag (or the low byte of one) gets an entry in its queue, as on Apache's broker.
+    """True if a record with this sysFlag (or the low byte of one) gets an entry in its queue, as on Apache's broker.
 
     This is the only place for the rule. Acceptance refuses messages that would get none; the append stores no such
     record (see `as_queued`); recovery and check derive by it.

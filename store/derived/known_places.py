@@ -33,7 +33,7 @@ class KnownPlaces:
         self._entries: np.ndarray | None = None
 
     def is_inside(self, position: int) -> bool:
-        """Whether a CommitLog position lies inside a record that a queue has an entry of. Raises StoreError."""
+        """True if a CommitLog position lies inside a record that a queue has an entry of. Raises StoreError."""
         entries = self._entries
         if entries is None:
             entries = self._entries = self._read()

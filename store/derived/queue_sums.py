@@ -68,7 +68,7 @@ class QueueSums:
         return min(self._file_bytes, self.summed * QUEUE_ENTRY_BYTES - start)
 
     def agree(self, start: int, data: bytes) -> bool:
-        """Whether these are the bytes that a file's checksum covers."""
+        """True if these are the bytes that a file's checksum covers."""
         return len(data) == self.summed_bytes(start) and crc32(data) == self._sums[start]
 
 
@@ -80,7 +80,7 @@ def has_files(
     sums: tuple[tuple[int, int], ...],
     expired: bool,
 ) -> bool:
-    """Whether all files with checksums exist with their full size, except expired ones. Raises StoreError.
+    """True if all files with checksums exist with their full size, except expired ones. Raises StoreError.
 
     Removes files of another size behind the first ``count`` entries.
     """

@@ -153,7 +153,7 @@ class File:
         return None
 
     def _hot_is_known(self, failed: int, n: int, offset: int) -> bool:
-        """Whether the system has told what is in memory, by an errno or 0. Raises StoreError for other failures."""
+        """True if the system has told what is in memory, by an errno or 0. Raises StoreError for other failures."""
         if failed in _UNSUPPORTED:
             self._tells_hot = False
         elif failed not in (0, errno.EAGAIN):

@@ -89,11 +89,11 @@ class Files:
             raise disk_error("cannot list", path, cause) from cause
 
     def exists(self, path: Path) -> bool:
-        """Whether the name exists, as a file or a directory."""
+        """True if the name exists, as a file or a directory."""
         return path.exists()
 
     def is_dir(self, path: Path) -> bool:
-        """Whether the name is a directory."""
+        """True if the name is a directory."""
         return path.is_dir()
 
     def makedirs(self, path: Path) -> None:

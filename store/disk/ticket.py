@@ -46,5 +46,5 @@ class Ticket:
         return self if other is None else Ticket(*self.waits, *other.waits)
 
     def is_done(self) -> bool:
-        """Whether all its positions are durable already."""
+        """True if all its positions are durable already."""
         return all(syncable.synced >= position for syncable, position in self.waits)

@@ -132,7 +132,7 @@ class CommitLog(SyncedLog):
 
     @property
     def is_torn(self) -> bool:
-        """Whether bytes of a failed write may stand behind the end, which would count after a crash."""
+        """True if bytes of a failed write may stand behind the end, which would count after a crash."""
         return self._torn_end > self._end
 
     def settle(self) -> None:
@@ -281,7 +281,7 @@ class CommitLog(SyncedLog):
         self._cut(offset, from_offset, clean)
 
     def _is_made_of_its_half(self, record: bytes) -> bool:
-        """Whether the half message that a record names is in the log and proves it."""
+        """True if the half message that a record names is in the log and proves it."""
         if is_delivery(record):
             return True
         offset = proof_field(record)

@@ -46,7 +46,7 @@ _OF_THE_HALF_ONE = (TRAN_MSG, REAL_TOPIC, REAL_QID, TRANSACTION_CHECK_TIMES)
 
 
 def is_proven(record: bytes, behind: bytes | None, at_end: Callable[[bytes], bool] | None) -> bool:
-    """Whether a record counts that names a half message.
+    """True if a record counts that names a half message.
 
     ``behind`` is the whole record behind it, empty for a blank, None if there is neither; ``at_end`` decides then.
     """
@@ -56,7 +56,7 @@ def is_proven(record: bytes, behind: bytes | None, at_end: Callable[[bytes], boo
 
 
 def is_made_of(record: bytes, half: bytes) -> bool:
-    """Whether a record has the topic and the properties that follow from its half message."""
+    """True if a record has the topic and the properties that follow from its half message."""
     try:
         topic, _, text = record_fields(record)
         _, _, half_text = record_fields(half)
@@ -68,7 +68,7 @@ def is_made_of(record: bytes, half: bytes) -> bool:
 
 
 def is_delivery(record: bytes) -> bool:
-    """Whether the delay plug-in delivered a record: nothing vouches for that, its own journal has it whole."""
+    """True if the delay plug-in delivered a record: nothing vouches for that, its own journal has it whole."""
     try:
         return has_property(record_fields(record)[2], TW_ID)
     except RecordError:
@@ -76,12 +76,12 @@ def is_delivery(record: bytes) -> bool:
 
 
 def is_half(record: bytes) -> bool:
-    """Whether a whole record is a transaction's half message."""
+    """True if a whole record is a transaction's half message."""
     return record_fields(record)[0] == _HALF_TOPIC
 
 
 def has_zeros(record: bytes) -> bool:
-    """Whether there is a NUL in topic or properties. Without one no sector of them is missing."""
+    """True if there is a NUL in topic or properties. Without one no sector of them is missing."""
     try:
         topic, _, text = record_fields(record)
     except RecordError:

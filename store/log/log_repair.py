@@ -247,5 +247,5 @@ def repair_log(
 
 
 def _holds(segment: Segment) -> bool:
-    """Whether a segment holds a whole record or a blank."""
+    """True if a segment holds a whole record or a blank."""
     return next_record(segment, 0, segment.size - BLANK_BYTES + 1) >= 0

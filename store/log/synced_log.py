@@ -50,7 +50,7 @@ class SyncedLog(LogReader):
 
     @property
     def failed(self) -> bool:
-        """Whether a sync has failed and its bytes are not on disk yet: nothing may be appended."""
+        """True if a sync has failed and its bytes are not on disk yet: nothing may be appended."""
         return self._sync_failed
 
     def sync(self) -> None:

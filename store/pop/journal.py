@@ -115,7 +115,7 @@ class PopJournal:
 
     @property
     def pending(self) -> bool:
-        """Whether something has happened that is not written yet. Any thread may ask, also while another one writes."""
+        """True if something has happened that is not written yet. Any thread may ask, also while another one writes."""
         return bool(self._notes) or self._taken or bool(self._left)
 
     @property

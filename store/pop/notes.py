@@ -20,7 +20,7 @@ class Notes:
         self._taken: dict[int, int] = {}
         self._blocks: dict[int, OrderBlock] = {}
         self.listing = False
-        """Whether a listing (`store.pop.listing`) is under way: a batch that becomes another object is noted, too."""
+        """True if a listing (`store.pop.listing`) is under way: a batch that becomes another object is noted, too."""
 
     def __bool__(self) -> bool:
         return bool(self._rows or self._taken or self._blocks)

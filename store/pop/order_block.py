@@ -41,7 +41,7 @@ class OrderBlock:
         self.pop_ms = pop_ms
 
     def blocks(self, attempt_id: str, now_ms: int) -> bool:
-        """Whether a request gets nothing now."""
+        """True if a request gets nothing now."""
         return bool(self.visible_ms) and attempt_id != (self.attempt_id or None) and self.free_ms() > now_ms
 
     def free_ms(self) -> int:

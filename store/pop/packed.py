@@ -82,7 +82,7 @@ class Packed:
         return len(self._starts)
 
     def takes(self, start: int, waiting: int, due_ms: int) -> bool:
-        """Whether a batch can be a row here, unless there are too many."""
+        """True if a batch can be a row here, unless there are too many."""
         return start > self.last and waiting.bit_length() <= ROW_BITS_MAX and 0 <= due_ms < NEVER_MS
 
     def add(self, name: int, start: int, waiting: int, pop_ms: int, due_ms: int) -> None:

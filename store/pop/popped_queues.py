@@ -46,7 +46,7 @@ class PoppedQueues:
         self.count = 0
         """Messages that are handed out, or whose copies are not durable yet."""
         self.forgotten = False
-        """Whether queues were forgotten since somebody last set this to False."""
+        """True if queues were forgotten since somebody last set this to False."""
 
     # ------------------------------------------------------------------------------------------------ queues
 

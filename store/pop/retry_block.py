@@ -141,7 +141,7 @@ def copies_of(copied: Copied, topic: str) -> Copies | None:
 def _are_whole(
     view: memoryview, begins: list[int], bodies_end: list[int], ends: list[int], crcs: list[int], proofs: list[int]
 ) -> bool:
-    """Whether the checksums of all records are right."""
+    """True if the checksums of all records are right."""
     for begin, body_end, end, crc, proof in zip(begins, bodies_end, ends, crcs, proofs, strict=True):
         if crc32(view[begin + BODY_AT : body_end]) & _CRC_MASK != crc:
             return False

@@ -83,7 +83,7 @@ class PendingVerdict(StrEnum):
 
     @property
     def is_success(self) -> bool:
-        """Whether the message is in the requested state."""
+        """True if the message is in the requested state."""
         return self in (PendingVerdict.DONE, PendingVerdict.ALREADY)
 
 
@@ -137,7 +137,7 @@ class PendingQuery:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no condition, so that every message matches."""
+        """True if it has no condition, so that every message matches."""
         return self == PendingQuery()
 
     @property
@@ -149,13 +149,13 @@ class PendingQuery:
 
     @property
     def is_of_topic(self) -> bool:
-        """Whether it has no conditions other than topic and due range."""
+        """True if it has no conditions other than topic and due range."""
         rest = self.tag, self.key_prefix, self.accepted_from_ms, self.accepted_to_ms, self.properties
         return rest == ("", "", None, None, ())
 
     @property
     def is_of_due(self) -> bool:
-        """Whether it has no condition other than the due range, so that the indexes alone answer it."""
+        """True if it has no condition other than the due range, so that the indexes alone answer it."""
         return self == PendingQuery(due_from_ms=self.due_from_ms, due_to_ms=self.due_to_ms)
 
 
@@ -176,7 +176,7 @@ class PendingRow:
     """Its delay key; empty if it has none."""
     unique_key: str = ""
     failed: bool = False
-    """Whether it is overdue because a delivery was refused; the delivery is retried without limit."""
+    """True if it is overdue because a delivery was refused; the delivery is retried without limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ class PunctualPlugin(Plugin, Protocol):
     """A plug-in whose threads have work that must not wait for incoming requests."""
 
     def is_behind(self) -> bool:
-        """Whether that work is late: the network loop then takes less of the interpreter. Any thread, no lock."""
+        """True if that work is late: the network loop then takes less of the interpreter. Any thread, no lock."""
         ...
 
 

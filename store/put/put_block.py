@@ -246,7 +246,7 @@ def _by_queue(topics: list[str], queue_ids: Longs) -> tuple[Longs, list[tuple[st
 
 
 def _are_equal(text: bytes | bytearray, starts: Longs, sizes: list[int]) -> bool:
-    """Whether all rows have the same bytes in each column: ``starts`` has shape (rows, columns), ``sizes`` (columns).
+    """True if all rows have the same bytes in each column: ``starts`` has shape (rows, columns), ``sizes`` (columns).
     Compares 8 bytes at a time as one integer; shorter columns by 4, 2 or 1. The last integer of a column ends with the
     column, so it may overlap the one before.
     """

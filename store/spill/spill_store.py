@@ -342,7 +342,7 @@ class SpillStore(SpillView):
 
     @property
     def unsaved(self) -> bool:
-        """Whether a checkpoint would let files go (or make a relocation final): worth a `touch`."""
+        """True if a checkpoint would let files go (or make a relocation final): worth a `touch`."""
         return self._state.unsaved
 
     def snapshot(self) -> bytes:

@@ -52,7 +52,7 @@ class SpillView:
         return self._state.versions(refs)
 
     def all_wait(self, refs: Sequence[int]) -> bool:
-        """Whether each of these records still lives where its ref says and is not done."""
+        """True if each of these records still lives where its ref says and is not done."""
         column = np.array(refs, np.int64)
         for no, places in by_file(column):
             source = self._state.sources.get(no)
@@ -66,7 +66,7 @@ class SpillView:
         return self._state.find(delay_id)
 
     def is_done(self, ref: int) -> bool:
-        """Whether a record was marked done."""
+        """True if a record was marked done."""
         return self._state.home(ref) < 0
 
     def home(self, ref: int) -> int:
@@ -100,7 +100,7 @@ class SpillView:
 
     @property
     def hides(self) -> bool:
-        """Whether a page of a run could neither be read nor made again: scans miss its records. Any thread."""
+        """True if a page of a run could neither be read nor made again: scans miss its records. Any thread."""
         return any(run.hides for run in self._state.runs)
 
     @property

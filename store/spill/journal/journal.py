@@ -108,7 +108,7 @@ class Journal:
 
     @property
     def is_torn(self) -> bool:
-        """Whether a refused frame may stand behind the end because it could not be cleared (`clear`)."""
+        """True if a refused frame may stand behind the end because it could not be cleared (`clear`)."""
         return self._left is not None
 
     @property
@@ -324,7 +324,7 @@ class Journal:
 
 
 def records_are_whole(data: bytes, at: int, count: int, length: int) -> bool:
-    """Whether the records of a frame (header and rows proven already) have their sizes and CRCs."""
+    """True if the records of a frame (header and rows proven already) have their sizes and CRCs."""
     rows = np.frombuffer(data, ROW_DTYPE, count, at + FRAME_BYTES)
     position = at + FRAME_BYTES + count * FRAME_ROW_BYTES
     for size, crc in zip(rows["size"].tolist(), rows["crc"].tolist(), strict=True):

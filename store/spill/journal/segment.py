@@ -56,12 +56,12 @@ class JournalSegment(SegmentRows):
 
     @property
     def complete(self) -> bool:
-        """Whether it is closed and all its records are published (or abandoned)."""
+        """True if it is closed and all its records are published (or abandoned)."""
         return self.closed and self.solid == self.appended
 
     @property
     def settled(self) -> bool:
-        """Whether it is complete and sorted: only its done bits and ``upper`` still change."""
+        """True if it is complete and sorted: only its done bits and ``upper`` still change."""
         return self.complete and self.ordered == self.count
 
     @property
@@ -88,7 +88,7 @@ class JournalSegment(SegmentRows):
         return self.end
 
     def owns(self, ordinal: int) -> bool:
-        """Whether the record still lives here (and was published)."""
+        """True if the record still lives here (and was published)."""
         if ordinal >= self.count:
             return False
         due = self.dues.item(ordinal)
@@ -96,7 +96,7 @@ class JournalSegment(SegmentRows):
         return due < upper[0] or (due == upper[0] and self.ids.item(ordinal) < upper[1])
 
     def owns_all(self, ordinals: Longs) -> bool:
-        """Whether all of these records live here (and were published)."""
+        """True if all of these records live here (and were published)."""
         return int(ordinals.max()) < self.count and bool(self.owned_mask(ordinals).all())
 
     def owned_mask(self, ordinals: Longs) -> NDArray[np.bool_]:
@@ -198,7 +198,7 @@ class JournalSegment(SegmentRows):
         return SourceBatch(self.dues[picked], self.ids[picked], picked + (self.no << 32), more)
 
     def _are_versions(self, one: int, other: int) -> bool:
-        """Whether two records have the same key: one message, moved to the due time that it had."""
+        """True if two records have the same key: one message, moved to the due time that it had."""
         return self.ids.item(one) == self.ids.item(other) and self.dues.item(one) == self.dues.item(other)
 
     def _remember_gap(self, after: Key, start: int, high: int) -> None:

@@ -52,7 +52,7 @@ class Cursor:
         heapify(self._heap)
 
     def reaches(self, after: Key) -> bool:
-        """Whether it can continue behind ``after``: nothing between would have to be skipped outside of the buffer."""
+        """True if it can continue behind ``after``: nothing between would have to be skipped outside of the buffer."""
         if after < self.after:
             return False
         if not self._heap or after < self._heap[0][:2]:

@@ -103,7 +103,7 @@ class RunShape:
 
     @property
     def is_index(self) -> bool:
-        """Whether the records stand in a journal segment (then ``data_at`` is 0), and only the pages here."""
+        """True if the records stand in a journal segment (then ``data_at`` is 0), and only the pages here."""
         return self.data_at == 0
 
     @property
@@ -113,7 +113,7 @@ class RunShape:
 
     @property
     def fits(self) -> bool:
-        """Whether the numbers are those of one file: its parts lie one behind the other and have room for ``count``."""
+        """True if the numbers are those of one file: its parts lie one behind the other and have room for ``count``."""
         if not PAGE_HEAD_BYTES + COLUMN_ROW_BYTES <= self.page_bytes <= PAGE_BYTES_MAX or not self.rows_per_page:
             return False
         pages_end = FILE_HEADER_BYTES + self.pages * self.page_bytes

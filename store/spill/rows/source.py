@@ -70,12 +70,12 @@ class Source(ABC):
     @property
     @abstractmethod
     def settled(self) -> bool:
-        """Whether nothing changes any more except which records are done and which ones it owns."""
+        """True if nothing changes any more except which records are done and which ones it owns."""
 
     @property
     @abstractmethod
     def is_scattered(self) -> bool:
-        """Whether a higher ordinal may stand at a lower file position."""
+        """True if a higher ordinal may stand at a lower file position."""
 
     @property
     @abstractmethod
@@ -122,11 +122,11 @@ class Source(ABC):
 
     @abstractmethod
     def owns(self, ordinal: int) -> bool:
-        """Whether the record lives here."""
+        """True if the record lives here."""
 
     @abstractmethod
     def owns_all(self, ordinals: Longs) -> bool:
-        """Whether all of these records live here."""
+        """True if all of these records live here."""
 
     @abstractmethod
     def owned_mask(self, ordinals: Longs) -> NDArray[np.bool_]:

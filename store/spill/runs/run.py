@@ -92,12 +92,12 @@ class Run(RunPages):
 
     @property
     def hides(self) -> bool:
-        """Whether a column page could not be read. Scans miss its records, so the run must not be copied or merged."""
+        """True if a column page could not be read. Scans miss its records, so the run must not be copied or merged."""
         return any(number >= 0 for number in list(self.damage))
 
     @property
     def draining(self) -> bool:
-        """Whether part of it has been taken over by another run already."""
+        """True if part of it has been taken over by another run already."""
         return self.end < self.shape.count
 
     def position(self, key: Key, after: bool) -> int:
@@ -194,11 +194,11 @@ class Run(RunPages):
         return [self.fetch_sorted]
 
     def owns(self, ordinal: int) -> bool:
-        """Whether the record lives here."""
+        """True if the record lives here."""
         return self.first <= ordinal < self.end
 
     def owns_all(self, ordinals: Longs) -> bool:
-        """Whether all of these records live here."""
+        """True if all of these records live here."""
         return self.first <= int(ordinals.min()) and int(ordinals.max()) < self.end
 
     def owned_mask(self, ordinals: Longs) -> NDArray[np.bool_]:

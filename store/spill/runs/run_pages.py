@@ -54,7 +54,7 @@ class RunPages(Source):
 
     @property
     def is_index(self) -> bool:
-        """Whether the records are in a journal segment."""
+        """True if the records are in a journal segment."""
         return self.segment is not None
 
     @property

@@ -299,7 +299,7 @@ class _Portion:
 
     @property
     def more(self) -> bool:
-        """Whether bytes of the portion have not been read yet."""
+        """True if bytes of the portion have not been read yet."""
         return self._at < self._end
 
     def read(self, size: int) -> None:

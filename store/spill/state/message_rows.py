@@ -129,12 +129,12 @@ class MessageRows:
         self._lock = threading.Lock()
         self._written = self._synced = 0
         self._doubtful = False
-        """Whether rows of the last file may be in the page cache only, and marked clean there. So after a failed sync;
+        """True if rows of the last file may be in the page cache only, and marked clean there. So after a failed sync;
         at open because the process before may have been killed before its sync, or after one that failed."""
         self._torn = False
-        """Whether rows of a write that failed may stand behind those of the last file."""
+        """True if rows of a write that failed may stand behind those of the last file."""
         self._doubtful_names = False
-        """Whether the process before may have been killed between creating a file and syncing the directory."""
+        """True if the process before may have been killed between creating a file and syncing the directory."""
         self._parts: list[_Part] = []
         if files.is_dir(directory):
             for name in sorted(name for name in files.listdir(directory) if name.isdecimal()):

@@ -226,7 +226,7 @@ class Housekeeping:
         return None
 
     def _has_from(self, segment: JournalSegment, split: Key) -> bool:
-        """Whether a segment has a live record with a key >= ``split``."""
+        """True if a segment has a live record with a key >= ``split``."""
         with self._state.lock:
             return segment.fetch_sorted((split[0], split[1] - 1), 1 << 62, 1) is not None
 

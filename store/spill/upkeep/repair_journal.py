@@ -74,7 +74,7 @@ class JournalRepair:
             file.close()
 
     def _is_used(self, file: File, entry: SegmentEntry) -> bool:
-        """Whether anything was ever written to a segment."""
+        """True if anything was ever written to a segment."""
         return (
             self.claim > entry.base + FILE_HEADER_BYTES or self._search(file, entry, FILE_HEADER_BYTES, 0) is not None
         )
