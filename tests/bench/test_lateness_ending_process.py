@@ -6,17 +6,22 @@ Ctrl-C ends a run that follows with its last result, whatever process it reaches
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Callable
+from functools import partial
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
 
 from bench.lateness.engines.ending import TERMINATED, ends_on_sigterm, held, terminated
+from bench.lateness.engines.local_engine import _pool
 from bench.log_maker import make_log, spread_lateness
 from tests.support.lateness_world import LEVELS, GrowingLog
 from tests.support.process_group import group_ends
@@ -65,6 +70,18 @@ def test_a_signal_that_falls_where_nothing_can_be_raised(
     assert capfd.readouterr().err == ""
     with held():
         pass  # what comes behind a run that the signal has ended is not ended by it once more
+
+
+@pytest.mark.process
+def test_what_ends_a_run_does_not_wait_for_its_processes() -> None:
+    """Ctrl-C does not reach them, and a task of a large log takes minutes."""
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), _pool(2) as run:
+        run(partial(select.select, [], [], []), [100, 100, 100])
+        wait_until(lambda: len(active_children()) == 2, 60, "processes at work")
+        raise KeyboardInterrupt
+    assert time.monotonic() - began < 60
+    assert not active_children()
 
 
 @pytest.mark.process

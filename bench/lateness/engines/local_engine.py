@@ -21,7 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -209,10 +209,11 @@ def _shares(job: Job) -> list[Share]:
 
 @contextmanager
 def _pool(processes: int) -> Iterator[Run[Any, Any]]:
-    """A ``map`` in this process or in several; results come in the order of the work."""
+    """A ``map`` in this process or in several; results come in the order of the work. An error ends the processes."""
     if processes < 2:
         yield lambda work, given: map(work, given)
         return
+    others = active_children()
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
 
         def run(work: Callable[[Any], Any], given: Iterable[Any]) -> Iterator[Any]:
@@ -222,6 +223,9 @@ def _pool(processes: int) -> Iterator[Run[Any, Any]]:
         try:
             yield run
         except BaseException:
+            for process in active_children():
+                if process not in others:
+                    process.terminate()  # its work may take minutes
             pool.shutdown(cancel_futures=True)
             raise
 
