@@ -113,6 +113,27 @@ def test_text_can_be_told_from_its_ground(browser: Chromium, pages: dict[str, Pa
         assert min(found) >= 4.5, json.dumps(sorted(found)[:3])
 
 
+def test_a_click_on_a_head_sorts_the_table(browser: Chromium, pages: dict[str, Path]) -> None:
+    """Upwards, then downwards, by value: 1 min comes after 30 s. A second column sorts anew."""
+    script = """(() => {
+      const table = [...document.querySelectorAll('table.sorts')].find(t => t.tHead.textContent.includes('latest'));
+      const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+      const at = heads.findIndex(h => h.textContent.trim() === 'latest');
+      const shown = () => [...body.rows].map(row => row.cells[at].textContent.replace('\u00a0', ' '));
+      const found = [];
+      for (const head of [heads[at], heads[at], heads[0], heads[at]]) {
+        head.querySelector('button').click();
+        found.push([shown(), head.ariaSort]);
+      }
+      return found;
+    })()"""
+    browser.open(pages["overdue"], 1280)
+    rising = ["30 s", "1 min", "1.5 min", "2 min", "2.5 min", "3 min", "3.5 min"]
+    falling = rising[::-1]
+    up, down = "ascending", "descending"
+    assert browser.evaluate(script) == [[rising, up], [falling, down], [falling, up], [rising, up]]
+
+
 def test_it_prints(browser: Chromium, pages: dict[str, Path], tmp_path: Path) -> None:
     browser.open(pages["two"], 1280, dark=True)
     browser.pdf(tmp_path / "report.pdf")
