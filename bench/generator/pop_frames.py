@@ -13,7 +13,18 @@ import json
 import struct
 from collections.abc import Iterator, Mapping
 
-__all__ = ["ACK", "POP", "Portion", "ack_frame", "batch_ack_frame", "frame", "pop_frame", "records", "taken_by_queue"]
+__all__ = [
+    "ACK",
+    "POP",
+    "Portion",
+    "ack_frame",
+    "batch_ack_frame",
+    "frame",
+    "pop_frame",
+    "portion_of",
+    "records",
+    "taken_by_queue",
+]
 
 POP, ACK = 7, 8
 """The ``opaque`` of each kind of request: a reply's kind is read without reading its header."""
@@ -22,7 +33,8 @@ BROKER = "broker-a"
 _LENGTH = struct.Struct(">i")
 _TWO = struct.Struct(">qq")
 _LONG = struct.Struct(">q")
-_QUEUE_AT, _OFFSET_AT, _STORED_AT, _BODY_AT = 12, 20, 56, 88  # within a record whose hosts are IPv4
+_PLACE = struct.Struct(">i4xq")
+_QUEUE_AT, _STORED_AT, _BODY_AT = 12, 56, 88  # within a record whose hosts are IPv4
 _HANDLE = b"POP_CK\x01"
 
 
@@ -133,22 +145,32 @@ def taken_by_queue(ext: Mapping[str, str]) -> list[Portion]:
     return found
 
 
-def records(body: bytes) -> Iterator[tuple[int, int, Portion | None]]:
-    """List a reply's messages: (number, stored ms, what acknowledges it if it has come again)."""
+def records(body: bytes) -> Iterator[tuple[int, int, bytes, int, int]]:
+    """List a reply's messages: number, stored ms, the handle without its offset (empty: the first time), queue, offset.
+
+    A handle is not parsed here: it is the same in all messages that one pop has of one queue (`portion_of`).
+    """
     at = 0
     while at < len(body):
         end = at + _LENGTH.unpack_from(body, at)[0]
         _, number = _TWO.unpack_from(body, at + _BODY_AT)
         (stored_ms,) = _LONG.unpack_from(body, at + _STORED_AT)
-        found = body.rfind(_HANDLE, at + _BODY_AT + 16, end)
-        yield number, stored_ms, None if found < 0 else _taken(body, at, found + len(_HANDLE), end)
+        queue_id, offset = _PLACE.unpack_from(body, at + _QUEUE_AT)
+        begin, lead = body.rfind(_HANDLE, at + _BODY_AT + 16, end), b""
+        if begin >= 0:
+            begin += len(_HANDLE)
+            stop = body.find(b"\x02", begin, end)
+            lead = body[begin : body.rfind(b" ", begin, stop if stop >= 0 else end)]
+        yield number, stored_ms, lead, queue_id, offset
         at = end
 
 
-def _taken(body: bytes, at: int, begin: int, end: int) -> Portion:
-    stop = body.find(b"\x02", begin, end)
-    parts = body[begin : stop if stop >= 0 else end].decode().split(" ")
+def portion_of(lead: bytes, queue_id: int, offsets: list[int]) -> Portion:
+    """Say what acknowledges messages that have come again, by what `records` says of them.
+
+    >>> portion_of(b"4 1000 3000 2 1 broker-a 0", 0, [4, 5])
+    Portion(start=4, pop_ms=1000, invisible_ms=3000, revive_qid=2, retry='1', queue_id=0, offsets=[4, 5])
+    """
+    parts = lead.decode().split(" ")
     start, pop_ms, invisible_ms, revive_qid = map(int, parts[:4])
-    (queue_id,) = _LENGTH.unpack_from(body, at + _QUEUE_AT)
-    (offset,) = _LONG.unpack_from(body, at + _OFFSET_AT)
-    return Portion(start, pop_ms, invisible_ms, revive_qid, parts[4], queue_id, [offset])
+    return Portion(start, pop_ms, invisible_ms, revive_qid, parts[4], queue_id, offsets)

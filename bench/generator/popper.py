@@ -29,11 +29,11 @@ import numpy as np
 from bench.generator.pop_frames import (
     ACK,
     POP,
-    Portion,
     ack_frame,
     batch_ack_frame,
     frame,
     pop_frame,
+    portion_of,
     records,
     taken_by_queue,
 )
@@ -265,20 +265,22 @@ class Popper:
     def _noted(self, ext: dict[str, str], body: bytes, received_us: int) -> list[bytes]:
         """Note what has come, for the first time or again."""
         due_us = (int(ext["popTime"]) + int(ext["invisibleTime"])) * 1000
-        again: dict[tuple[str, int, int, int], Portion] = {}
+        again: dict[tuple[bytes, int], list[int]] = {}
         unnamed = False
-        for number, stored_ms, taken in records(body):
+        for number, stored_ms, lead, queue_id, offset in records(body):
             known = number in self._due_us
             first_us = self._due_us.setdefault(number, due_us)
             self._took += 1
-            if taken is not None or known:
+            if lead or known:
                 self._rows.append((number, first_us, stored_ms * 1000, received_us))
-                unnamed |= taken is None
-            if taken is not None:  # of one pop and queue one entry acknowledges all, as Apache's client has it
-                same = again.setdefault((taken.retry, taken.queue_id, taken.start, taken.pop_ms), taken)
-                if same is not taken:
-                    same.offsets += taken.offsets
-        all_taken = [*again.values()]
+                unnamed |= not lead
+            if lead:  # of one pop and queue one entry acknowledges all, as Apache's client has it
+                offsets = again.get((lead, queue_id))
+                if offsets is None:
+                    again[lead, queue_id] = [offset]
+                else:
+                    offsets.append(offset)
+        all_taken = [portion_of(lead, queue_id, offsets) for (lead, queue_id), offsets in again.items()]
         if unnamed:  # with its pops in RocksDB Apache's broker names the handles in the header alone
             all_taken += [taken for taken in taken_by_queue(ext) if taken.retry != "0"]
         return [batch_ack_frame(self._task.topic, self._group, all_taken)] if all_taken else []

@@ -13,7 +13,7 @@ import pytest
 
 from bench.figures.results import Section
 from bench.generator.load import Load
-from bench.generator.pop_frames import POP, Portion, batch_ack_frame, frame, records, taken_by_queue
+from bench.generator.pop_frames import POP, Portion, batch_ack_frame, frame, portion_of, records, taken_by_queue
 from bench.generator.popper import Popper, PopTask, _Line
 from bench.generator.rocketmq import templates
 from bench.peers.catalogue import OURS
@@ -60,17 +60,10 @@ def test_what_has_come_again_brings_its_handle(body: bytes) -> None:
     again = for_reply(plain, "T", Handle(4, 1000, 3000, 2, "1", "broker-a").text(0, 4))
     message.properties = "A\x01b\x02"
     found = list(records(encode_record(message, HOST, 98) + again))
-    assert [(number, stored_ms) for number, stored_ms, _ in found] == [(7, 98), (7, 99)]
-    first, second = (taken for _, _, taken in found)
-    assert first is None
-    assert second is not None
-    assert (second.start, second.pop_ms, second.invisible_ms, second.revive_qid, second.retry) == (
-        4,
-        1000,
-        3000,
-        2,
-        "1",
-    )
+    assert [(number, stored_ms) for number, stored_ms, *_ in found] == [(7, 98), (7, 99)]
+    (_, _, first, *_), (_, _, second, queue_id, offset) = found
+    assert first == b""
+    assert portion_of(second, queue_id, [offset]) == Portion(4, 1000, 3000, 2, "1", 0, [0])
 
 
 def test_a_topic_may_have_more_than_ten_queues() -> None:
