@@ -73,9 +73,12 @@ class Proxy:
                 self._child.kill()
                 raise AssertionError(f"the proxy did not start:\n{self._child.tail(50)}")
 
-    def run(self, home: Path, jobs: Sequence[str], seconds: int) -> str:
-        """Have the Java client do all jobs at once; what it printed. AssertionError if it failed."""
-        command = [*client_command(home), self.endpoints, str(seconds), *jobs]
+    def run(self, home: Path, jobs: Sequence[str], seconds: int, all_dead: Path) -> str:
+        """Have the Java client do all jobs at once; what it printed. AssertionError if it failed.
+
+        Jobs with dead letters go on until the file ``all_dead`` is there.
+        """
+        command = [*client_command(home), self.endpoints, str(seconds), str(all_dead), *jobs]
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
         assert done.returncode == 0, f"{done.stdout[-500:]}\n{done.stderr[-2000:]}"
         return done.stdout

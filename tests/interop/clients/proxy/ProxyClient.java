@@ -1,5 +1,8 @@
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.Paths;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -18,7 +21,9 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
-/** RocketMQ 5's client: ENDPOINTS SECONDS KIND/CONSUMER/COUNT/TOPIC/GROUP ... Prints a line for each event of a job. */
+/**
+ * RocketMQ 5's client: ENDPOINTS SECONDS FILE KIND/CONSUMER/COUNT/TOPIC/GROUP ... Prints a line for each event of a job.
+ */
 public class ProxyClient {
     static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     static final int ATTEMPTS = 3;
@@ -27,9 +32,10 @@ public class ProxyClient {
     final String job, kind, consumer, topic, group;
     final int count;
     final long untilMs;
+    final Path allDead;
     final AtomicInteger done = new AtomicInteger();
 
-    ProxyClient(String endpoints, String job, long untilMs) {
+    ProxyClient(String endpoints, String job, long untilMs, Path allDead) {
         String[] words = job.split("/");
         this.config = ClientConfiguration.newBuilder().setEndpoints(endpoints).enableSsl(false)
             .setRequestTimeout(Duration.ofSeconds(10)).build();
@@ -40,6 +46,7 @@ public class ProxyClient {
         this.topic = words[3];
         this.group = words[4];
         this.untilMs = untilMs;
+        this.allDead = allDead;
     }
 
     void say(String what, String body, long atMs, int attempt) {
@@ -58,8 +65,8 @@ public class ProxyClient {
     public static void main(String[] args) throws Exception {
         long untilMs = System.currentTimeMillis() + Long.parseLong(args[1]) * 1000;
         List<Thread> threads = new ArrayList<>();
-        for (int i = 2; i < args.length; i++) {
-            ProxyClient client = new ProxyClient(args[0], args[i], untilMs);
+        for (int i = 3; i < args.length; i++) {
+            ProxyClient client = new ProxyClient(args[0], args[i], untilMs, Paths.get(args[2]));
             Thread thread = new Thread(() -> {
                 try {
                     client.run();
@@ -114,6 +121,14 @@ public class ProxyClient {
         return kind.equals("dead") && Integer.parseInt(body) % 10 == 0;
     }
 
+    /**
+     * Whether to go on consuming for the sake of dead letters: the proxy makes one when its message is asked for after
+     * its last time. The parent creates the file when all are there.
+     */
+    boolean awaitsDead() {
+        return kind.equals("dead") && !Files.exists(allDead);
+    }
+
     void push() throws Exception {
         PushConsumer push = PROVIDER.newPushConsumerBuilder().setClientConfiguration(config).setConsumerGroup(group)
             .setSubscriptionExpressions(Collections.singletonMap(topic, wanted())).setMessageListener(view -> {
@@ -125,7 +140,10 @@ public class ProxyClient {
         while (done.get() < goal() && System.currentTimeMillis() < untilMs) {
             Thread.sleep(50);
         }
-        Thread.sleep(kind.equals("dead") ? 5000 : 2000); // what comes twice would come now
+        while (awaitsDead() && System.currentTimeMillis() < untilMs) {
+            Thread.sleep(50);
+        }
+        Thread.sleep(2000); // what comes twice would come now
         push.close();
     }
 
@@ -161,15 +179,11 @@ public class ProxyClient {
             .setSubscriptionExpressions(Collections.singletonMap(topic, wanted())).build();
         boolean again = consumer.equals("again");
         int idle = 0;
-        long lastMs = System.currentTimeMillis();
-        // The proxy moves messages to the dead letters when they are asked for after their last time.
-        while ((idle < 2 || kind.equals("dead") && System.currentTimeMillis() < lastMs + 8000)
-            && System.currentTimeMillis() < untilMs) {
+        while ((idle < 2 || awaitsDead()) && System.currentTimeMillis() < untilMs) {
             idle = done.get() < goal() ? 0 : idle + 1;
             for (MessageView view : simple.receive(32, Duration.ofSeconds(20))) {
                 String body = text(view);
-                lastMs = System.currentTimeMillis();
-                say("got", body, lastMs, view.getDeliveryAttempt());
+                say("got", body, System.currentTimeMillis(), view.getDeliveryAttempt());
                 if (fails(body) || again && view.getDeliveryAttempt() == 1) {
                     simple.changeInvisibleDuration(view, Duration.ofMillis(500));
                     say("changed", body, System.currentTimeMillis(), view.getDeliveryAttempt());
