@@ -7,7 +7,7 @@ The jars come from Maven into the cache. Everything a run writes stays below the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.fetching.cache import cached, fetch_maven, need_tools
@@ -45,7 +45,13 @@ def apache_jars(version: str = VERSION) -> Path:
 
 
 def _java(
-    home: Path, heap: str, main: str, *arguments: str, collector: str = "Serial", version: str = VERSION
+    home: Path,
+    heap: str,
+    main: str,
+    *arguments: str,
+    collector: str = "Serial",
+    version: str = VERSION,
+    options: Sequence[str] = (),
 ) -> list[str]:
     return [
         "java",
@@ -54,6 +60,7 @@ def _java(
         f"-Xmx{heap}",
         f"-XX:+Use{collector}GC",
         *OPENS,
+        *options,
         "-cp",
         f"{apache_jars(version)}/*",
         main,
@@ -69,12 +76,16 @@ def _make_logging(home: Path, version: str, process: str) -> None:
 
 
 class ApacheNameServer:
-    """Apache's name server in a process of its own; started by the constructor. ``version`` is Apache's."""
+    """Apache's name server in a process of its own; started by the constructor. ``version`` is Apache's.
 
-    def __init__(self, folder: Path, version: str = VERSION) -> None:
+    ``options`` go to Java.
+    """
+
+    def __init__(self, folder: Path, version: str = VERSION, options: Sequence[str] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._version = version
+        self._options = options
         self.port, self._child = _start(free_port, self._spawn)
         self.address = f"127.0.0.1:{self.port}"
 
@@ -82,7 +93,7 @@ class ApacheNameServer:
         (self._folder / "namesrv.conf").write_text(f"listenPort={port}\nbindAddress=127.0.0.1\n")
         _make_logging(self._folder, self._version, "namesrv")
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        command = _java(self._folder, "256m", main, "-c", "namesrv.conf", version=self._version)
+        command = _java(self._folder, "256m", main, "-c", "namesrv.conf", version=self._version, options=self._options)
         return Child(command, self._folder, self._folder / "namesrv.log", {"ROCKETMQ_HOME": str(self._folder)})
 
     def stop(self) -> None:
@@ -125,6 +136,7 @@ class ApacheBroker:
         heap: str = "1g",
         collector: str = "Serial",
         version: str = VERSION,
+        options: Sequence[str] = (),
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -132,7 +144,7 @@ class ApacheBroker:
         self.namesrv = namesrv
         self.port = 0
         self._settings = settings or {}
-        self._java = (heap, collector, version)
+        self._java = (heap, collector, version, options)
         self._child: Child | None = None
 
     @property
@@ -166,10 +178,12 @@ class ApacheBroker:
             **self._settings,
         }
         (self.folder / "broker.conf").write_text("".join(f"{key}={value}\n" for key, value in values.items()))
-        heap, collector, version = self._java
+        heap, collector, version, options = self._java
         _make_logging(self.folder, version, "broker")
         main = "org.apache.rocketmq.broker.BrokerStartup"
-        command = _java(self.folder, heap, main, "-c", "broker.conf", collector=collector, version=version)
+        command = _java(
+            self.folder, heap, main, "-c", "broker.conf", collector=collector, version=version, options=options
+        )
         return Child(command, self.folder, self.folder / "broker.log", {"ROCKETMQ_HOME": str(self.folder)})
 
     def spawn(self, port: int) -> Child:

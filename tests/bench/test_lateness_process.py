@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
+from tests.support.apache import TIMER_OFTEN, ApacheBroker, ApacheNameServer, apache_jars
 from tests.support.commitlog import read_commit_log
 from tests.support.need import need
 from tests.support.ours import OurBroker
@@ -21,6 +21,7 @@ SEND_MESSAGE = 10
 EACH = 20
 SPAN_MS = 6_000
 FAR_MS = 3_600_000
+APACHE = {**TIMER_OFTEN, "mappedFileSizeCommitLog": str(64 << 20)}
 OLD = "4.9.7"
 """The last 4.9 whose broker Maven Central has; of 4.9.8 it has the client only."""
 
@@ -110,7 +111,7 @@ def wait_delivered(store: Path) -> None:
 
 
 def test_our_broker_alive_and_stopped(spark: Any, tmp_path: Path) -> None:
-    broker = OurBroker(tmp_path / "broker", {"mappedFileSizeCommitLog": str(64 << 20)}).start()
+    broker = OurBroker(tmp_path / "broker", APACHE).start()
     try:
         load(broker.address)
         wait_delivered(broker.store)
@@ -126,7 +127,7 @@ def test_our_broker_alive_and_stopped(spark: Any, tmp_path: Path) -> None:
 def test_apaches_broker(spark: Any, tmp_path: Path) -> None:
     need(apache_jars)
     names = ApacheNameServer(tmp_path / "names")
-    broker = ApacheBroker(tmp_path / "broker", names.address, {"mappedFileSizeCommitLog": str(64 << 20)})
+    broker = ApacheBroker(tmp_path / "broker", names.address, APACHE)
     try:
         broker.start()
         load(broker.address)
@@ -146,7 +147,7 @@ def test_apaches_broker_of_old(spark: Any, tmp_path: Path) -> None:
 
     need(lambda: apache_jars(OLD))
     names = ApacheNameServer(tmp_path / "names")
-    broker = ApacheBroker(tmp_path / "broker", names.address, {"mappedFileSizeCommitLog": str(64 << 20)}, version=OLD)
+    broker = ApacheBroker(tmp_path / "broker", names.address, APACHE, version=OLD)
     try:
         broker.start()
         load(broker.address)

@@ -27,9 +27,9 @@ NODEIDS = [
     "tests/store/test_files.py::test_a",
     "tests/bench/test_lateness_s3.py::test_b",
     "tests/simulation/test_planted_bugs.py::test_c[x]",
-    "tests/interop/test_retry.py::test_d[ours]",
+    "tests/interop/test_orderly.py::test_d[ours]",
     "tests/simulation/test_planted_bugs.py::test_c[y]",
-    "tests/interop/test_retry.py::test_d[apache]",
+    "tests/interop/test_orderly.py::test_d[apache]",
     "tests/bench/test_lateness_spark.py::test_e",
     "tests/bench/test_lateness_cluster_process.py::test_f",
     "tests/bench/test_lateness_state.py::test_spark_g",
@@ -48,7 +48,7 @@ def test_order() -> None:
 def test_scopes() -> None:
     scopes = [workers.scope_of(nodeid) for nodeid in NODEIDS]
     assert scopes[6] == scopes[8] == "spark"
-    assert scopes[3] == scopes[5] == "tests/interop/test_retry.py"
+    assert scopes[3] == scopes[5] == "tests/interop/test_orderly.py"
     assert scopes[10] == scopes[11] == "house"
     assert scopes[9] == NODEIDS[9]
     assert len(set(scopes)) == 9

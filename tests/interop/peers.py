@@ -36,8 +36,8 @@ class Peer:
 
 
 @contextmanager
-def start_peer(kind: str, folder: Path, settings: dict[str, str]) -> Iterator[Peer]:
-    """Run a broker, ``ours`` or ``apache``, with settings that both know."""
+def start_peer(kind: str, folder: Path, settings: dict[str, str], *, tls: bool = False) -> Iterator[Peer]:
+    """Run a broker, ``ours`` or ``apache``, with settings that both know. Apache's speaks TLS only with ``tls``."""
     if kind == "ours":
         ours = OurBroker(folder, settings)
         try:
@@ -47,8 +47,8 @@ def start_peer(kind: str, folder: Path, settings: dict[str, str]) -> Iterator[Pe
             ours.kill()
         return
     need(apache_jars)
-    names = ApacheNameServer(folder / "namesrv")
-    broker = ApacheBroker(folder / "broker", names.address, settings)
+    names = ApacheNameServer(folder / "namesrv", tls=tls)
+    broker = ApacheBroker(folder / "broker", names.address, settings, tls=tls)
     try:
         broker.start()
         yield Peer(False, broker.address, names.address, broker.store, folder / "broker")

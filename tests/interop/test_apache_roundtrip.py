@@ -16,7 +16,7 @@ from store.disk.files import Files
 from store.message_store import MessageStore, PullStatus
 from store.options import StoreOptions
 from store.put.plugin_api import put_record
-from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
+from tests.support.apache import TIMER_OFTEN, ApacheBroker, ApacheNameServer, apache_jars
 from tests.support.need import need
 from tests.support.pull_fields import pull_fields
 from tests.support.wait import happens, let_pass
@@ -42,7 +42,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.names = ApacheNameServer(folder / "namesrv")
-        self.apache = ApacheBroker(folder / "apache", self.names.address, SIZES)
+        self.apache = ApacheBroker(folder / "apache", self.names.address, {**SIZES, **TIMER_OFTEN})
         self.sent: dict[int, list[bytes]] = {q: [] for q in range(QUEUES)}
         self.number = 0
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.interop.workload import NUMBER
-from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
+from tests.support.apache import TIMER_OFTEN, ApacheBroker, ApacheNameServer, apache_jars
 from tests.support.clients import Client, command_of
 from tests.support.commitlog import Record, read_commit_log
 from tests.support.need import need
@@ -76,7 +76,7 @@ def _message(n: int, **more: Any) -> dict[str, Any]:
 def _on_apache(folder: Path, fill: Callable[[ApacheBroker, Client], None]) -> ApacheBroker:
     """Start Apache's broker and a client, let ``fill`` use them and end the broker, and clear up."""
     names = ApacheNameServer(folder / "namesrv")
-    broker = ApacheBroker(folder / "apache", names.address)
+    broker = ApacheBroker(folder / "apache", names.address, TIMER_OFTEN)
     client = None
     try:
         broker.start()

@@ -32,7 +32,7 @@ def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp(request.param)
     made = make_certificate(folder / "tls")
     own = {"tls.server.certPath": str(made.certificate), "tls.server.keyPath": str(made.key)}
-    with start_peer(request.param, folder, own if request.param == "ours" else {}) as started:
+    with start_peer(request.param, folder, own if request.param == "ours" else {}, tls=True) as started:
         yield started
 
 

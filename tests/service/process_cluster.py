@@ -18,7 +18,7 @@ from service.core.progress import TargetQueue
 from service.link.cluster import ClusterLink
 from service.link.progress_log import progress_topic
 from service.running.entries import DUE, REJECTED_TOPIC
-from tests.support.apache import VERSION, ApacheBroker, ApacheNameServer
+from tests.support.apache import TIMER_OFTEN, VERSION, ApacheBroker, ApacheNameServer
 from tests.support.cut_wire import CutWire
 from tests.support.ours import ROOT, OurBroker
 from tests.support.processes import Child
@@ -77,7 +77,8 @@ class Copies:
 class RealCluster:
     """Name server, brokers ``broker-0`` …, and instances of the service.
 
-    With ``wires``, everybody reaches each broker by a relay that can be cut. ``version`` is Apache's.
+    With ``wires``, everybody reaches each broker by a relay that can be cut. ``version`` is Apache's, whose processes
+    speak TLS only with ``tls``.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class RealCluster:
         settings: Mapping[str, str] | None = None,
         wires: bool = False,
         version: str = VERSION,
+        tls: bool = False,
     ) -> None:
         self.folder = folder
         if wires:
@@ -100,12 +102,12 @@ class RealCluster:
             self.namesrv = broker.namesrv
             self.brokers.append(broker)
         else:
-            self.names = ApacheNameServer(folder / "names", version)
+            self.names = ApacheNameServer(folder / "names", version, tls=tls)
             self.namesrv = self.names.address
             for number in range(brokers):
-                name = {**(settings or {}), "brokerName": f"broker-{number}"}
+                name = {**TIMER_OFTEN, **(settings or {}), "brokerName": f"broker-{number}"}
                 home = folder / f"b{number}"
-                self.brokers.append(ApacheBroker(home, self.namesrv, name, "512m", version=version).start())
+                self.brokers.append(ApacheBroker(home, self.namesrv, name, "512m", version, tls=tls).start())
         self.wires = [
             CutWire(f"{WIRE_HOST}:{broker.port}", f"127.0.0.1:{broker.port}") for broker in self.brokers if wires
         ]

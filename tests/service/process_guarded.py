@@ -162,7 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ["JAVA_TOOL_OPTIONS"] = " ".join(f"-Dtls.{name}={value}" for name, value in served.items())
     os.environ["TIMEWHEEL_SECRET_KEY"] = "service-secret"
     tls = str(made.certificate)
-    cluster = RealCluster(options.folder, settings=SETTINGS)
+    cluster = RealCluster(options.folder, settings=SETTINGS, tls=True)
     try:
         cluster.topics(2, "orders", "closed", credentials=ADMIN)
         asyncio.run(_grant(cluster.brokers[0].address, rights))

@@ -18,7 +18,7 @@ from pathlib import Path
 from service.link.cluster import ClusterLink
 from service.running.entries import REJECTED_TOPIC
 from tests.service.process_cluster import RealCluster, now_ms, read_all
-from tests.support.apache import VERSION, ApacheBroker, ApacheNameServer
+from tests.support.apache import TIMER_OFTEN, VERSION, ApacheBroker, ApacheNameServer
 from tests.support.wait import happens, let_pass, wait_until
 from timewheel_client.values.errors import ClientError, NoRouteError
 
@@ -85,7 +85,8 @@ class Replicated(RealCluster):
 
     def broker(self, folder: str, settings: dict[str, str]) -> ApacheBroker:
         """One of the two, not started; a folder that exists is one with a log."""
-        return ApacheBroker(self.folder / folder, self.namesrv, {**NAME, **settings}, "512m", version=self.version)
+        made = {**TIMER_OFTEN, **NAME, **settings}
+        return ApacheBroker(self.folder / folder, self.namesrv, made, "512m", version=self.version)
 
     def promote(self) -> None:
         """Restart the slave as the master of its name, on its own log."""

@@ -76,7 +76,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, made: Certificate) -> Iter
     served = {"test.mode.enable": "false", "server.keyPath": made.key, "server.certPath": made.certificate}
     options = " ".join(f"-Dtls.{name}={value}" for name, value in served.items())
     with mock.patch.dict(os.environ, {"JAVA_TOOL_OPTIONS": options}):
-        running = RealCluster(folder, settings={"aclEnable": "true"}, version=OLD)
+        running = RealCluster(folder, settings={"aclEnable": "true"}, version=OLD, tls=True)
     try:
         running.topics(QUEUES, "orders", "closed", credentials=ADMIN)
         yield running

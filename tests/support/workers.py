@@ -6,6 +6,7 @@ workers than processors. A worker takes one *scope* after another, and the tests
 - a file, as a rule: its fixtures (a broker, a peer, a JVM) are made once;
 - all tests that share a Spark session (`SPARK`), because it costs more than most of them;
 - all tests of `tests/interop/on_both`, which share a broker of ours, one of Apache's, and clients;
+- all tests of `tests/interop/on_pair`, which share a broker of ours and one of Apache's;
 - all of `tests/house`, which read the same sources;
 - a single test, where a file has many long ones that share nothing (`ONE_BY_ONE`).
 
@@ -49,11 +50,17 @@ SPARK = (
 )
 """Beginnings of the names of tests that share a Spark session, and one file that must come before the session is made.
 The other tests marked ``spark`` need its Python packages, or start a Spark of their own in a process of its own."""
-SHARED = {"spark": SPARK, "on-both": ("tests/interop/on_both/",), "house": ("tests/house/",)}
+SHARED = {
+    "spark": SPARK,
+    "on-both": ("tests/interop/on_both/",),
+    "on-pair": ("tests/interop/on_pair/",),
+    "house": ("tests/house/",),
+}
 FIRST = (
     "tests/interop/test_listen_clients.py",
     "spark",
     "on-both",
+    "on-pair",
     "tests/interop/test_proxy_languages.py",
     "tests/interop/test_stock_clients.py",
     "tests/bench/test_lateness_s3.py",

@@ -62,8 +62,8 @@ def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         ours.kill()
         return
     need(apache_jars)
-    names = ApacheNameServer(folder / "namesrv")
-    broker = ApacheBroker(folder / "broker", names.address, {"recallMessageEnable": "true"})
+    names = ApacheNameServer(folder / "namesrv", tls=True)
+    broker = ApacheBroker(folder / "broker", names.address, {"recallMessageEnable": "true"}, tls=True)
     try:
         broker.start()
         yield Peer(names.address, broker.address, False)

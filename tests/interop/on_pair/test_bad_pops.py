@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.interop.bad_pops import DIFFERENCES, GROUP, QUEUES, TOPIC, Answer, Case, World, cases
-from tests.interop.peers import start_peer
+from tests.interop.on_pair.conftest import Pair
+from tests.support.apache import ApacheBroker
+from tests.support.ours import OurBroker
 from tests.support.parallel import run_all
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
@@ -19,30 +20,28 @@ pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
 class Side:
     """All cases on one broker."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, broker: OurBroker | ApacheBroker) -> None:
         self.cases: dict[str, Case] = {}
         self.answers: dict[str, Answer] = {}
-        with start_peer(kind, folder, {}) as peer:
-            world = World(peer.address, peer.namesrv)
-            for case in cases(world):
-                self.cases[case.name] = case
-                self.answers[case.name] = world.ask(case.code, case.fields, case.body)
-            self.before = [world.wire.offset_of(GROUP, TOPIC, queue_id) for queue_id in range(QUEUES)]
-            self.acked = world.acked_all()
-            self.after = [world.wire.offset_of(GROUP, TOPIC, queue_id) for queue_id in range(QUEUES)]
-            world.close()
+        world = World(broker.address, broker.namesrv)
+        for case in cases(world):
+            self.cases[case.name] = case
+            self.answers[case.name] = world.ask(case.code, case.fields, case.body)
+        self.before = [world.wire.offset_of(GROUP, TOPIC, queue_id) for queue_id in range(QUEUES)]
+        self.acked = world.acked_all()
+        self.after = [world.wire.offset_of(GROUP, TOPIC, queue_id) for queue_id in range(QUEUES)]
+        world.close()
 
 
 @pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Side, Side]:
+def sides(pair: Pair) -> tuple[Side, Side]:
     """Our broker and Apache's, at the same time."""
     found: dict[str, Side] = {}
-    folders = {kind: tmp_path_factory.mktemp(kind) for kind in ("ours", "apache")}
 
-    def run(kind: str) -> None:
-        found[kind] = Side(kind, folders[kind])
+    def run(kind: str, broker: OurBroker | ApacheBroker) -> None:
+        found[kind] = Side(broker)
 
-    run_all([lambda: run("ours"), lambda: run("apache")])
+    run_all([lambda: run("ours", pair.ours), lambda: run("apache", pair.apache)])
     return found["ours"], found["apache"]
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.interop.on_pair.conftest import Pair
 from tests.interop.workload import KINDS, NUMBER, SENDS, make_messages
-from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
+from tests.support.apache import ApacheBroker
 from tests.support.clients import Client, command_of
 from tests.support.commitlog import Record, read_commit_log
 from tests.support.need import need
@@ -95,29 +95,19 @@ def _run(broker: OurBroker | ApacheBroker, folder: Path, due_field: str) -> dict
 
 
 @pytest.fixture(scope="module")
-def retries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Retries]]]:
+def retries(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Retries]]:
     """Run it on our broker and on Apache's at the same time: {"ours" | "apache": {client: what it saw}}."""
-    need(apache_jars)
     folder = tmp_path_factory.mktemp("retry")
-    ours = OurBroker(folder / "our-broker")
-    names = ApacheNameServer(folder / "namesrv")
-    apache = ApacheBroker(folder / "broker", names.address)
     found: dict[str, dict[str, Retries]] = {}
-    try:
-        run_all([ours.start, apache.start])
 
-        def on(name: str, broker: OurBroker | ApacheBroker, due_field: str) -> None:
-            found[name] = _run(broker, folder / name, due_field)
+    def on(name: str, broker: OurBroker | ApacheBroker, due_field: str) -> None:
+        found[name] = _run(broker, folder / name, due_field)
 
-        run_all([
-            lambda: on("ours", ours, "start_deliver_ms"),
-            lambda: on("apache", apache, "timer_deliver_ms"),
-        ])  # fmt: skip
-        yield found
-    finally:
-        ours.kill()
-        apache.kill()
-        names.stop()
+    run_all([
+        lambda: on("ours", pair.ours, "start_deliver_ms"),
+        lambda: on("apache", pair.apache, "timer_deliver_ms"),
+    ])  # fmt: skip
+    return found
 
 
 @pytest.mark.parametrize("client", CLIENTS)

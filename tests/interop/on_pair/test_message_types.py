@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -18,8 +17,9 @@ from typing import Any
 import pytest
 
 from remoting.json_dialect import loads
+from tests.interop.on_pair.conftest import Pair
 from tests.interop.workload import NUMBER
-from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
+from tests.support.apache import ApacheBroker
 from tests.support.clients import Client, command_of
 from tests.support.commitlog import Record, read_commit_log
 from tests.support.need import need
@@ -180,23 +180,15 @@ class Side:
 
 
 @pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
+def sides(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> tuple[Side, Side]:
     """The whole story on our broker and on Apache's."""
-    need(apache_jars)
     folder = tmp_path_factory.mktemp("types")
     for name in CLIENTS:
         need(partial(command_of, name, folder))
-    names = ApacheNameServer(folder / "namesrv")
-    ours = Side(OurBroker(folder / "our-broker"), folder / "ours", "start_deliver_ms")
-    apache = Side(ApacheBroker(folder / "apache-broker", names.address), folder / "apache", "timer_deliver_ms")
-    try:
-        run_all([ours.broker.start, apache.broker.start])
-        run_all([ours.run, apache.run])
-        yield ours, apache
-    finally:
-        ours.broker.kill()
-        apache.broker.kill()
-        names.stop()
+    ours = Side(pair.ours, folder / "ours", "start_deliver_ms")
+    apache = Side(pair.apache, folder / "apache", "timer_deliver_ms")
+    run_all([ours.run, apache.run])
+    return ours, apache
 
 
 def _numbers(events: list[Event]) -> list[int]:

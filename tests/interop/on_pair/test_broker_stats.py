@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ import pytest
 
 from remoting.codes import RequestCode
 from tests.interop.mqadmin_forms import normal_lines
+from tests.interop.on_pair.conftest import Pair
 from tests.support.admin import MqAdmin, admin_classes
-from tests.support.apache import ApacheBroker, ApacheNameServer
+from tests.support.apache import ApacheBroker
 from tests.support.clients import Client, command_of
 from tests.support.need import need
 from tests.support.ours import OurBroker
@@ -97,22 +97,14 @@ class Side:
 
 
 @pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
+def sides(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> tuple[Side, Side]:
     """Both brokers, after both have counted the same."""
     need(admin_classes)
     folder = tmp_path_factory.mktemp("stats")
     need(lambda: command_of("java-5.5.0", folder))
-    names = ApacheNameServer(folder / "namesrv")
-    ours = Side(OurBroker(folder / "our-broker"), folder / "ours")
-    apache = Side(ApacheBroker(folder / "apache-broker", names.address), folder / "apache")
-    try:
-        run_all([ours.broker.start, apache.broker.start])
-        run_all([ours.run, apache.run])
-        yield ours, apache
-    finally:
-        ours.broker.kill()
-        apache.broker.kill()
-        names.stop()
+    ours, apache = Side(pair.ours, folder / "ours"), Side(pair.apache, folder / "apache")
+    run_all([ours.run, apache.run])
+    return ours, apache
 
 
 @pytest.mark.parametrize("name", list(KEYS))
