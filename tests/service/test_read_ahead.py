@@ -13,7 +13,7 @@ import pytest
 from remoting.messages.message import StoredMessage
 from service.core.progress import TargetQueue
 from service.link.cluster import ClusterLink, Pull
-from service.link.read_ahead import BYTES_MAX, PIECES_MAX, ReadAhead
+from service.link.read_ahead import BYTES_MAX, PIECE_MS_MAX, PIECES_ANEW, PIECES_MAX, ReadAhead
 from timewheel_client.consuming.pulled import BadRecord
 from timewheel_client.values.errors import ClientError
 
@@ -198,3 +198,141 @@ def test_a_reader_that_is_cancelled_leaves_no_pull_under_way() -> None:
         assert not others
 
     asyncio.run(work())
+
+
+async def answered(broker: Broker, ahead: ReadAhead, offset: int, *, wait: bool = False) -> Pull:
+    """One pull, while each trip ends at once."""
+    work = asyncio.ensure_future(ahead.pull(offset, wait=wait))
+    while not work.done():
+        broker.trip()
+        await asyncio.sleep(0)
+    return work.result()
+
+
+class Replaced(Broker):
+    """Its log can lose its end and be filled with other messages; each has the number of its log."""
+
+    log = 1
+
+    def answer(self, offset: int, count: int) -> Pull:
+        pull = super().answer(offset, count)
+        for row in pull.messages:
+            row.body = bytes([self.log])
+        return pull
+
+
+@pytest.mark.parametrize("waits_ms, log", [(PIECE_MS_MAX - 1, 1), (PIECE_MS_MAX, 2)])
+def test_a_piece_that_has_waited_for_its_reader_is_asked_for_again(
+    waits_ms: int, log: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader's disk was full, and the broker lost the end of its log: a takeover there was never read."""
+    clock = [1000]
+    monkeypatch.setattr("service.link.read_ahead.mono_ms", lambda: clock[0], raising=False)
+
+    async def work() -> None:
+        broker = Replaced(100 * OF_APACHE)
+        ahead = ahead_of(broker)
+        await answered(broker, ahead, 0)
+        await asyncio.sleep(0)  # the pieces are asked for
+        broker.trip()
+        await asyncio.sleep(0)
+        clock[0] += waits_ms
+        broker.log = 2
+        pull = await answered(broker, ahead, OF_APACHE)
+        assert [row.queue_offset for row in pull.messages] == list(range(OF_APACHE, 2 * OF_APACHE))
+        assert {row.body[0] for row in pull.messages} == {log}
+
+    asyncio.run(work())
+
+
+def test_an_end_that_moves_back_ends_the_pieces_beyond_it() -> None:
+    async def work() -> None:
+        broker = Replaced(100 * OF_APACHE)
+        ahead = ahead_of(broker)
+        await answered(broker, ahead, 0)
+        await asyncio.sleep(0)
+        first, *others = broker.under_way
+        broker.under_way = others
+        broker.trip()
+        await asyncio.sleep(0)
+        broker.under_way, broker.end = [first], 2 * OF_APACHE
+        assert (await answered(broker, ahead, OF_APACHE)).reached_end
+        broker.log, broker.end = 2, 100 * OF_APACHE
+        pull = await answered(broker, ahead, 2 * OF_APACHE, wait=True)
+        assert {row.body[0] for row in pull.messages} == {2} and (2 * OF_APACHE, True, 1024) in broker.asked
+
+    asyncio.run(work())
+
+
+class Mixed(Broker):
+    """Some records are so large that an answer has only one."""
+
+    def __init__(self, end: int, large: set[int]) -> None:
+        super().__init__(end)
+        self.large = large
+
+    def answer(self, offset: int, count: int) -> Pull:
+        until = min(self.end, offset + min(count, self.most))
+        until = min([until, *(max(at, offset + 1) for at in self.large if offset <= at < until)])
+        found = [message(at) for at in range(offset, until)]
+        size = sum(200_000 if at in self.large else 100 for at in range(offset, until))
+        return Pull(found, max(offset, until), end=self.end, size=size)
+
+
+def test_a_large_record_does_not_make_all_pieces_small() -> None:
+    """It was alone in its answer, and all that followed was asked for one record at a time: a million trips for 8."""
+
+    async def work() -> None:
+        broker = Mixed(300 * OF_APACHE, {0})
+        assert await read(broker, ahead_of(broker), 0, broker.end) == list(range(broker.end))
+        assert broker.trips <= PIECES_ANEW / PIECES_MAX + 300 / PIECES_MAX + 10
+
+    asyncio.run(work())
+
+
+def test_small_answers_make_small_pieces() -> None:
+    """The first had many small records; the later ones have one large record each, and a rest takes a trip each."""
+
+    async def work() -> None:
+        broker = Mixed(600, set(range(OF_APACHE, 600)))
+        assert await read(broker, ahead_of(broker), 0, broker.end) == list(range(broker.end))
+        assert broker.trips <= 600 / PIECES_MAX + PIECES_MAX * OF_APACHE + 10
+
+    asyncio.run(work())
+
+
+class Ahead(Broker):
+    """Tells a later end than it has: a piece is asked for there, and its answer names an earlier offset."""
+
+    def answer(self, offset: int, count: int) -> Pull:
+        if offset == 2 * OF_APACHE and len(self.asked) <= PIECES_MAX + 1:
+            return Pull([], offset - 1, True, end=self.end)
+        return super().answer(offset, count)
+
+
+def test_a_piece_that_brings_nothing_is_asked_for_again() -> None:
+    """An owner gave up: the queue ended before what it had read, as if the broker had lost the end of its log."""
+
+    async def work() -> None:
+        broker = Ahead(10 * OF_APACHE)
+        assert await read(broker, ahead_of(broker), 0, broker.end) == list(range(broker.end))
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "pull, is_end",
+    [
+        (Pull([], 7), True),
+        (Pull([], 7, end=8), True),  # before the broker has made it readable; the next pull may wait
+        (Pull([], 7, end=1 << 62), True),
+        (Pull([message(6)], 7), False),
+        (Pull([message(6)], 7, end=7), True),
+        (Pull([message(6)], 7, end=8), False),
+        (Pull([message(6)], 7, end=0), False),  # no end that these records have
+        (Pull([], 7, end=9, bad=(BadRecord(b"", "", 6, -1),)), False),
+    ],
+)
+def test_the_end_is_what_brings_nothing_or_what_the_broker_names(pull: Pull, is_end: bool) -> None:
+    """A broker that named a later end than it had was asked without a pause; one that named 0, five times a second."""
+    assert pull.reached_end is is_end
