@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.support.apache import OPENS
 from tests.support.cache import cached, fetch_maven, need_tools, run_tool
+from tests.support.certificates import make_certificate
 from tests.support.ports import free_port, wait_open
 from tests.support.processes import Child
 
@@ -48,22 +49,32 @@ def client_command(home: Path) -> list[str]:
 
 
 class Proxy:
-    """The proxy in cluster mode, with its files below a folder; started by the constructor."""
+    """The proxy in cluster mode, with its files below a folder; started by the constructor.
+
+    It gets a certificate for each of its two servers. Otherwise it makes itself two, with RSA keys: seconds of
+    processor time. Its clients take any.
+    """
 
     def __init__(self, folder: Path, namesrv: str) -> None:
         folder.mkdir(parents=True)
         port = free_port()
-        settings = {
+        made = make_certificate(folder / "tls")
+        settings: dict[str, object] = {
             "rocketMQClusterName": "DefaultCluster",
             "namesrvAddr": namesrv,
             "proxyMode": "cluster",
             "grpcServerPort": port,
             "remotingListenPort": free_port(),
             "localServeAddr": "127.0.0.1",
+            "tlsTestModeEnable": False,
+            "tlsCertPath": str(made.certificate),
+            "tlsKeyPath": str(made.key),
         }
+        served = {"test.mode.enable": "false", "server.certPath": made.certificate, "server.keyPath": made.key}
+        tls = [f"-Dtls.{name}={value}" for name, value in served.items()]
         (folder / "rmq-proxy.json").write_text(json.dumps(settings))
         command = ["java", f"-Duser.home={folder}", "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", *OPENS]
-        command += ["-cp", f"{proxy_jars()}/*", "org.apache.rocketmq.proxy.ProxyStartup"]
+        command += [*tls, "-cp", f"{proxy_jars()}/*", "org.apache.rocketmq.proxy.ProxyStartup"]
         command += ["-pm", "cluster", "-n", namesrv, "-pc", str(folder / "rmq-proxy.json")]
         self.endpoints = f"127.0.0.1:{port}"
         self._child = Child(command, folder, folder / "proxy.log", {"ROCKETMQ_HOME": str(folder)})
