@@ -135,7 +135,7 @@ class Owner:
 
         Raises TakeoverError or ClientError if it failed.
         """
-        tasks: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[object]] = []
         begin_ms = mono_ms()
         unwatch = self.cluster.targets.watch(self.try_again)
         try:
@@ -150,12 +150,11 @@ class Owner:
             tasks.append(asyncio.ensure_future(self._begin_owning(begin_ms)))
             count = len(tasks)
             leaving = asyncio.ensure_future(self._leaving.wait())
+            tasks.append(leaving)
             done, _ = await asyncio.wait([*tasks[:count], leaving], return_when=asyncio.FIRST_COMPLETED)
             if leaving in done:
                 await self._end_takeover()
                 await self._release()
-            else:
-                leaving.cancel()
             for task in tasks[:count]:
                 if task.done() and not task.cancelled():
                     task.result()

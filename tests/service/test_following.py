@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from service.core.progress import TargetQueue
 from service.core.states import OwnerState
@@ -72,5 +72,21 @@ def test_a_follower_that_is_promoted_does_not_wait(tmp_path: Path, monkeypatch: 
         assert owner.cache is not None and owner.cache.pending_count == COUNT + MORE
         owner.leave()
         await task
+
+    asyncio.run(work())
+
+
+def test_an_owner_that_is_cancelled_leaves_no_task(tmp_path: Path) -> None:
+    """The wait for its leave stayed, and asyncio logged that it was destroyed."""
+
+    async def work() -> None:
+        owner = owner_of(await counted(), tmp_path)
+        task = await followed(owner, COUNT + 2)
+        owner.promote(lambda _: False)
+        await until(lambda: owner.shard.state is OwnerState.OWNING)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        others: set[asyncio.Task[Any]] = asyncio.all_tasks() - {cast("asyncio.Task[Any]", asyncio.current_task())}
+        assert not others
 
     asyncio.run(work())
