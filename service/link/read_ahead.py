@@ -22,6 +22,7 @@ from collections import deque
 from service.core.progress import TargetQueue
 from service.link.clock import mono_ms
 from service.link.cluster import ClusterLink, Pull
+from timewheel_client.values.errors import ClientError
 
 __all__ = ["ReadAhead"]
 
@@ -31,12 +32,17 @@ BYTES_MAX = 2 << 20
 """Most bytes that they may bring, as far as the size of the last answer tells: entries of 4 MiB come one at a time."""
 PIECE_MS_MAX = 2000
 """A piece that was answered and waits for its turn is asked for again if it was asked for longer ago, ms."""
+CALM_PIECES = 64
+"""After so many answers without an error one more pull may be under way, up to `PIECES_MAX`."""
 PIECES_ANEW = 256
 """After so many pieces one pull asks for as much as the broker gives: the next pieces have as many records."""
 
 
 class ReadAhead:
     """Pulls of one queue. For one event loop; call `close` at the end.
+
+    The number of pulls under way begins at one and doubles with each answer. After an error it begins anew and stays
+    below half of what it was: over a slow line eight answers at once may all come too late, again and again.
 
     Args:
         cluster: The cluster.
@@ -50,6 +56,9 @@ class ReadAhead:
         self._next = 0  # where the last of them ends
         self._count = 0  # records of a piece
         self._left = 0  # pieces that may be asked for with that many
+        self._window = 0  # pieces that may be under way now
+        self._most = PIECES_MAX  # up to which that grows
+        self._calm = 0  # answers since that has changed
 
     async def pull(self, offset: int, *, wait: bool) -> Pull:
         """Return the records from an offset on, as `ClusterLink.pull` does; one that cannot be read is read once more.
@@ -61,9 +70,14 @@ class ReadAhead:
             if pull.bad:  # it may have been damaged on its way
                 self.close()
                 pull = await self._whole(offset, False)
+        except ClientError:
+            self.close()
+            self._most, self._window, self._calm = self._window // 2, 0, 0
+            raise
         except BaseException:
             self.close()
             raise
+        self._widen()
         self._ask(pull, offset)
         return pull
 
@@ -71,6 +85,13 @@ class ReadAhead:
         """Forget the pulls that are under way."""
         while self._pieces:
             self._pieces.popleft()[-1].cancel()
+
+    def _widen(self) -> None:
+        """After an answer: more pulls may be under way."""
+        self._window = min(self._most, max(1, 2 * self._window))
+        self._calm += 1
+        if self._calm >= CALM_PIECES:
+            self._most, self._calm = min(PIECES_MAX, self._most + 1), 0
 
     async def _pull(self, offset: int, wait: bool) -> Pull:
         while self._pieces and self._pieces[0][0] < offset:
@@ -106,7 +127,7 @@ class ReadAhead:
             piece.cancel()
         if not self._pieces:
             self._next = pull.next_offset
-        most = min(PIECES_MAX, BYTES_MAX // max(1, pull.size))
+        most = min(self._window, BYTES_MAX // max(1, pull.size))
         while self._left > 0 and len(self._pieces) < most and self._next < pull.end:
             piece = asyncio.ensure_future(self._cluster.pull(self._queue, self._next, wait=False, count=self._count))
             piece.add_done_callback(_seen)

@@ -89,7 +89,7 @@ def test_many_records_take_few_trips() -> None:
     async def work() -> None:
         broker = Broker(100 * OF_APACHE)
         assert await read(broker, ahead_of(broker), 0, broker.end) == list(range(broker.end))
-        assert broker.trips <= 100 / PIECES_MAX + 3
+        assert broker.trips <= 100 / PIECES_MAX + 6  # the first ones with fewer pieces
         assert broker.widest == PIECES_MAX and len(broker.asked) == 100
 
     asyncio.run(work())
@@ -128,6 +128,34 @@ def test_large_records_are_not_held_by_the_dozen(each: int, widest: int) -> None
         broker = Broker(10 * OF_APACHE, each=each)
         assert await read(broker, ahead_of(broker), 0, broker.end) == list(range(broker.end))
         assert broker.widest == widest
+
+    asyncio.run(work())
+
+
+class Narrow(Broker):
+    """More than two answers at once all come too late."""
+
+    lost = 0
+
+    def trip(self) -> None:
+        if len(self.under_way) <= 2:
+            return super().trip()
+        self.trips += 1
+        late, self.under_way = self.under_way, []
+        for future in late:
+            self.lost += 1
+            if not future.done():
+                future.set_exception(ClientError("no answer in time"))
+        return None
+
+
+def test_a_slow_line_is_not_filled_again_and_again() -> None:
+    """With eight pieces after each error, every second try failed: two trips for each piece."""
+
+    async def work() -> None:
+        broker = Narrow(400 * OF_APACHE)
+        assert await read(broker, ahead_of(broker), 0, broker.end) == list(range(broker.end))
+        assert broker.trips <= 0.8 * 400 and broker.lost < 60, (broker.trips, broker.lost)
 
     asyncio.run(work())
 
@@ -183,13 +211,11 @@ def test_a_reader_that_is_cancelled_leaves_no_pull_under_way() -> None:
     async def work() -> None:
         broker = Broker(100 * OF_APACHE)
         ahead = ahead_of(broker)
-        first = asyncio.ensure_future(ahead.pull(0, wait=False))
+        for offset in range(0, 4 * OF_APACHE, OF_APACHE):
+            await answered(broker, ahead, offset)
+        second = asyncio.ensure_future(ahead.pull(4 * OF_APACHE, wait=False))
         await asyncio.sleep(0)
-        broker.trip()
-        await first
-        second = asyncio.ensure_future(ahead.pull(OF_APACHE, wait=False))
-        await asyncio.sleep(0)
-        assert len(broker.under_way) == PIECES_MAX
+        assert len(broker.under_way) >= PIECES_MAX / 2
         second.cancel()
         await asyncio.gather(second, return_exceptions=True)
         await asyncio.sleep(0)
@@ -304,8 +330,11 @@ def test_small_answers_make_small_pieces() -> None:
 class Ahead(Broker):
     """Tells a later end than it has: a piece is asked for there, and its answer names an earlier offset."""
 
+    told = False
+
     def answer(self, offset: int, count: int) -> Pull:
-        if offset == 2 * OF_APACHE and len(self.asked) <= PIECES_MAX + 1:
+        if offset == 2 * OF_APACHE and not self.told:
+            self.told = True
             return Pull([], offset - 1, True, end=self.end)
         return super().answer(offset, count)
 
