@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from remoting.messages.message import encode_host
-from tests.interop.workload import NUMBER
+from tests.interop.workload import NUMBER, small_message
 from tests.support.admin import MqAdmin
 from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
 from tests.support.clients import Client
@@ -69,16 +68,8 @@ def _prepare(broker: Broker, topic: str, group: str) -> None:
 
 
 def _message(n: int, topic: str, outcome: str, *checks: str, **properties: str) -> dict[str, Any]:
-    return {
-        "n": n,
-        "topic": topic,
-        "body": base64.b64encode(f"body {n}".encode()).decode(),
-        "tag": "A",
-        "keys": [f"key{n}"],
-        "properties": {NUMBER: str(n), **properties},
-        "outcome": outcome,
-        "checks": list(checks),
-    }
+    named = {NUMBER: str(n), **properties}
+    return small_message(n, topic, properties=named, outcome=outcome, checks=list(checks))
 
 
 def _numbers(events: list[dict[str, Any]]) -> Counter[int]:
