@@ -41,8 +41,8 @@ PIECES_ANEW = 256
 class ReadAhead:
     """Pulls of one queue. For one event loop; call `close` at the end.
 
-    The number of pulls under way begins at one and doubles with each answer. After an error it begins anew and stays
-    below half of what it was: over a slow line eight answers at once may all come too late, again and again.
+    The number of pulls under way begins at one and doubles with each answer. After an error it begins anew, up to half
+    of what it was at first: over a slow line eight answers at once may all come too late, again and again.
 
     Args:
         cluster: The cluster.
@@ -70,12 +70,10 @@ class ReadAhead:
             if pull.bad:  # it may have been damaged on its way
                 self.close()
                 pull = await self._whole(offset, False)
-        except ClientError:
+        except BaseException as error:
             self.close()
-            self._most, self._window, self._calm = self._window // 2, 0, 0
-            raise
-        except BaseException:
-            self.close()
+            if isinstance(error, ClientError):
+                self._most, self._window, self._calm = self._window // 2, 0, 0
             raise
         self._widen()
         self._ask(pull, offset)
