@@ -49,7 +49,8 @@ class Asking:
         future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         waiting[command.opaque] = future
         try:
-            return await asyncio.wait_for(future, timeout_ms / 1000)
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await future
         finally:
             waiting.pop(command.opaque, None)
 

@@ -335,7 +335,8 @@ class Server(Accepting):
         found = await loop.getaddrinfo(host, port, family=socket.AF_INET, type=socket.SOCK_STREAM)
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            await asyncio.wait_for(loop.sock_connect(sock, found[0][4]), _CONNECT_S)
+            async with asyncio.timeout(_CONNECT_S):
+                await loop.sock_connect(sock, found[0][4])
         except BaseException:
             sock.close()
             raise

@@ -140,3 +140,17 @@ def test_a_question_without_an_answer(channel):
             await made.ask(channel, 307)
 
     asyncio.run(run())
+
+
+def test_one_who_asks_can_be_cancelled_in_the_moment_of_the_answer(channel):
+    async def run():
+        made = dispatcher()
+        asked = asyncio.create_task(made.ask(channel, 307))
+        await asyncio.sleep(0)
+        made.received(channel, [replies(channel)[0].reply(remark="one")])
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert channel.state.waiting == {}
+
+    asyncio.run(run())
