@@ -254,3 +254,28 @@ def test_every_record_is_a_row_of_the_public_source(spark: Any, tmp_path: Path) 
     assert [(row["offset"], row["size"]) for row in rows] == log.places
     assert sum(row["stage"] == "ordinary" for row in rows) == world.ordinary
     assert {row["topic"] for row in rows if row["stage"] == "delivered"} == {m[2] for m in world.messages if m[5]}
+
+
+def test_many_shares_reach_java_in_few_calls(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of 30 TB has 30,000 of them, and a call takes a fraction of a millisecond. Each keeps its hosts."""
+    from bench.lateness.engines.placed import rows_of
+    from bench.lateness.engines.shares import RowsShare, Share
+
+    count = 1_000
+    shares: list[Share] = [RowsShare([], 1, number) for number in range(count)]
+    hosts = [[f"host{number}", "second", "third"][: number % 4] for number in range(count)]
+    client = spark.sparkContext._gateway._gateway_client
+    send = client.send_command
+    sent: list[str] = []
+
+    def counted(command: str, *more: Any, **named: Any) -> Any:
+        sent.append(command)
+        return send(command, *more, **named)
+
+    monkeypatch.setattr(client, "send_command", counted)
+    rdd = rows_of(spark, shares, hosts)._jdf.queryExecution().toRdd()
+    assert len(sent) < count / 4
+    assert rdd.getNumPartitions() == count
+    context = spark.sparkContext._jsc.sc()
+    found = [context.getPreferredLocs(rdd, at).mkString(" ") for at in (0, 249, 250, 500, 750, 999)]
+    assert found == ["host3 second third", "host999 second third", "host2 second", "host1", "", ""]

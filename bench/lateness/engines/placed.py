@@ -20,6 +20,7 @@ import json
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -36,32 +37,50 @@ _TELL = ("hdfs", "webhdfs")
 _HOSTS_MAX = 3
 _ASKING_S_MAX = 60.0
 """Seconds for all questions together: without the places a run is slower, but not by more than they may cost."""
-_COLUMN = '{"type":"struct","fields":[{"name":"share","type":"binary","nullable":false,"metadata":{}}]}'
+_AT_ONCE = 256
+"""Values for one call to the JVM; a share has about a kilobyte."""
 
 Block = tuple[int, int, tuple[str, ...]]
 """Begin and end of a block in its file, in bytes, and the hosts that have it."""
 
 
 def rows_of(spark: SparkSession, shares: Sequence[Share], hosts: Sequence[Sequence[str]]) -> DataFrame:
-    """The packed rows of all shares, one task for each; ``hosts`` are those that Spark should prefer for it."""
+    """The packed rows of all shares, one task for each; ``hosts`` are those that Spark should prefer for it.
+
+    Tasks whose shares have as many hosts are neighbours, those with the most hosts first.
+    """
     context: Any = spark.sparkContext
     session: Any = spark._jsparkSession
     jvm = context._jvm
-    pairs = jvm.java.util.ArrayList()
+    by_count: dict[int, list[tuple[Share, Sequence[str]]]] = {}
     for share, names in zip(shares, hosts, strict=True):
-        cells = context._gateway.new_array(jvm.java.lang.Object, 1)
-        cells[0] = pickle.dumps(share)
-        row = jvm.org.apache.spark.sql.RowFactory.create(cells)
-        pairs.add(jvm.scala.Tuple2(row, jvm.PythonUtils.toSeq(list(names))))
+        by_count.setdefault(len(names), []).append((share, names))
+    rdds = jvm.java.util.ArrayList()
     tag = context._jsc.emptyRDD().classTag()
-    rdd = context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(pairs), tag)
-    frame = session.createDataFrame(rdd.toJavaRDD(), session.parseDataType(_COLUMN))
+    for count, some in sorted(by_count.items(), reverse=True):
+        values = _seq(jvm, (pickle.dumps(share) for share, _ in some))
+        if count:
+            names_of = _seq(jvm, (name for _, names in some for name in names)).grouped(count).toSeq()
+            rdds.add(context._jsc.sc().makeRDD(values.zip(names_of), tag))
+        else:
+            rdds.add(context._jsc.sc().parallelize(values, len(some), tag))
+    rdd = context._jsc.sc().union(jvm.PythonUtils.toSeq(rdds), tag)
+    frame = session.createDataset(rdd, jvm.org.apache.spark.sql.Encoders.BINARY()).toDF()
     return DataFrame(frame, spark).mapInArrow(_read, PACKED_SCHEMA)
+
+
+def _seq(jvm: Any, values: Iterator[bytes | str]) -> Any:
+    """A Scala sequence of values. They are sent some hundred at a time, because each call takes a fraction of a ms."""
+    found = jvm.java.util.ArrayList()
+    unpickler = jvm.net.razorvine.pickle.Unpickler()
+    while some := list(islice(values, _AT_ONCE)):
+        found.addAll(unpickler.loads(pickle.dumps(some, protocol=4)))
+    return jvm.PythonUtils.toSeq(found)
 
 
 def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        for data in batch["share"].to_pylist():
+        for data in batch["value"].to_pylist():
             yield from packed_rows(pickle.loads(data))
 
 
