@@ -8,20 +8,26 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from bench.lateness.counting import counted
-from bench.lateness.counting.closing import ENDED_MS
+from bench.lateness.counting.closing import ENDED_MS, _without_known, known_rows
 from bench.lateness.counting.counted import Counted, FinishedIds, in_hash_order
+from bench.lateness.counting.stored import StoredHashes
 from bench.lateness.engines import local_engine
+from bench.lateness.engines.job import Job
 from bench.lateness.engines.local_engine import LocalEngine
 from bench.lateness.logs.packing import COLUMNS, _part_of, first_hash
 from bench.lateness.logs.storage import StorageError
 from bench.lateness.state import ids
+from bench.lateness.state import state as state_module
 from bench.lateness.state.folder import folder_for
 from bench.lateness.state.state import StateFolder
 from remoting.messages.message import Message
@@ -122,6 +128,46 @@ def test_shares_read_each_group_of_each_file_once(tmp_path: Path, monkeypatch: p
             assert [(high.tolist(), low.tolist()) for high, low in found.hashed] == own
 
 
+@pytest.mark.parametrize("parts", [1, 2, 7, 40])
+def test_packed_hashes_reach_their_part(monkeypatch: pytest.MonkeyPatch, parts: int) -> None:
+    """Of two sources, in several shares; each part gets what `of_parts` gives it, and nothing else."""
+    monkeypatch.setattr(counted, "_SHARE_BYTES", 16 * 250)
+    known = Counted([0, 0], [hashes(900, seed) for seed in (1, 2)])
+    none = [pa.RecordBatch.from_pydict({"id": [0]})]
+    shares = [Handed(share) for share in known.shares(parts)]
+    rows = [batch for share in shares for batch in known_rows(none, share, parts)]
+    assert not any("_value" in vars(share) for share in shares), "PySpark would keep it"
+    for part in range(parts):
+        mine = [batch.filter(pc.equal(batch["part"], part)) for batch in rows]
+        found: dict[int, list[counted.Hashes]] = {}
+        rest = list(_without_known(mine, found))
+        assert not sum(map(len, rest))
+        expected = known.of_parts(part, part + 1, parts)
+        for source, ids_of in enumerate(expected.finished):
+            got = sorted(id_ for highs, lows in found.get(source, ()) for id_ in zip(highs, lows, strict=True))
+            assert got == sorted(id_ for highs, lows in ids_of.hashed for id_ in zip(highs, lows, strict=True))
+
+
+class Handed:
+    """As PySpark's broadcast is."""
+
+    def __init__(self, share: Counted) -> None:
+        self._share = share
+
+    @property
+    def value(self) -> Counted:
+        """What was handed over, read once."""
+        self._value = self._share
+        return self._value
+
+
+def test_known_hashes_make_parts_like_a_log() -> None:
+    """A state of years beside the small log of a night: a task holds the hashes of its part."""
+    known = FinishedIds({}, (StoredHashes("none", 0, 10**9),))
+    job = Job([], Path("out"), delay_stores=[], counted=Counted([0], [known]))
+    assert 10**9 / job.parts * 16 * 5 <= job.task_bytes
+
+
 @pytest.mark.parametrize("way", ["gone", "cut", "not Parquet"])
 def test_a_file_of_hashes_that_fails_is_one_line(tmp_path: Path, way: str) -> None:
     """It was whole when the run began. Neither the result folder nor the options are to blame."""
@@ -201,6 +247,27 @@ def test_hashes_are_handed_over_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sum(sizes) < 2 * 60_000 * 16 * 1.5
 
 
+def test_a_night_of_many_ids_writes_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a bounded size, and of a range; the next night finds them, and older software reads them."""
+    monkeypatch.setattr(state_module, "_HASHES_BYTES_MAX", 16 * 20)
+    nights(tmp_path)
+    run(tmp_path / "full", tmp_path / "beside", None)
+    assert_same(tmp_path / "out", tmp_path / "beside")
+    record = json.loads((tmp_path / "state" / "state.json").read_text().splitlines()[1])
+    files = [pq.read_table(tmp_path / "state" / one["name"]) for one in record["hashes"]]
+    assert len(files) > 4
+    assert max(map(len, files)) == 20
+    ids_of = [
+        id_ for file in files for id_ in zip(*(file[name].to_pylist() for name in file.column_names), strict=True)
+    ]
+    assert len(set(ids_of)) == len(ids_of), "each once"
+    first = [file for file, one in zip(files, record["hashes"], strict=True) if one["name"].startswith("0000000001")]
+    highs = [high for file in first for high in file["id_hi"].to_pylist()]
+    assert set(highs) == {-1}
+    begins = [begin for file in first for begin in file["begin"].to_pylist()]
+    assert begins == sorted(begins)
+
+
 def test_spark_hands_over_shares(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bench.lateness.engines.spark_engine import SparkEngine
 
@@ -208,6 +275,24 @@ def test_spark_hands_over_shares(spark: Any, tmp_path: Path, monkeypatch: pytest
     nights(tmp_path, task_bytes=1 << 14, engine=SparkEngine(spark))
     run(tmp_path / "full", tmp_path / "beside", None)
     assert_same(tmp_path / "out", tmp_path / "beside")
+
+
+def test_more_ids_than_spark_gives_the_driver_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first night over a log of days has all of them at once."""
+    from bench.lateness.engines import spark_engine
+
+    def fails() -> None:
+        text = "Total size of serialized results of 8 tasks (1.1 GiB) is bigger than spark.driver.maxResultSize"
+        raise RuntimeError(f"Job aborted due to stage failure: {text} (1024.0 MiB)\n\tat org.apache.spark")
+
+    handed = SimpleNamespace(destroy=lambda: None)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(broadcast=lambda _: handed))
+    monkeypatch.setattr(spark_engine, "closed", lambda *_: SimpleNamespace(toArrow=fails))
+    monkeypatch.setattr(spark_engine.SparkEngine, "_all_rows", lambda *_: None)
+    job = Job([], tmp_path, as_of_ms=0, delay_stores=[], counted=Counted([0], [FinishedIds()]))
+    with pytest.raises(StorageError, match=r"--spark spark\.driver\.maxResultSize=6g, or run more often") as found:
+        spark_engine.SparkEngine(spark).pieces(job)
+    assert "\n" not in str(found.value)
 
 
 class Ended:

@@ -261,7 +261,7 @@ def test_many_shares_reach_java_in_few_calls(spark: Any, monkeypatch: pytest.Mon
     from bench.lateness.engines.placed import rows_of
     from bench.lateness.engines.shares import RowsShare, Share
 
-    count = 1_000
+    count = 2_000
     shares: list[Share] = [RowsShare([], 1, number) for number in range(count)]
     hosts = [[f"host{number}", "second", "third"][: number % 4] for number in range(count)]
     client = spark.sparkContext._gateway._gateway_client
@@ -274,8 +274,8 @@ def test_many_shares_reach_java_in_few_calls(spark: Any, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(client, "send_command", counted)
     rdd = rows_of(spark, shares, hosts)._jdf.queryExecution().toRdd()
-    assert len(sent) < count / 4
+    assert len(sent) < count / 2
     assert rdd.getNumPartitions() == count
     context = spark.sparkContext._jsc.sc()
-    found = [context.getPreferredLocs(rdd, at).mkString(" ") for at in (0, 249, 250, 500, 750, 999)]
-    assert found == ["host3 second third", "host999 second third", "host2 second", "host1", "", ""]
+    found = [context.getPreferredLocs(rdd, at).mkString(" ") for at in (0, 499, 500, 1_000, 1_500, 1_999)]
+    assert found == ["host3 second third", "host1999 second third", "host2 second", "host1", "", ""]

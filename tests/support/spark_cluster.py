@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -112,6 +113,15 @@ class Cluster:
     def shuffle_files(self) -> list[Path]:
         """What the executors have written for each other so far."""
         return list((self.folder / "local").glob("**/shuffle_*.data"))
+
+    def handed_over(self) -> dict[tuple[str, str], int]:
+        """What executors have got from the driver for their Python: the size, by executor and name."""
+        found = {}
+        for folder, _, names in os.walk(self.folder / "local"):
+            for path in (Path(folder) / name for name in names if re.fullmatch(r"broadcast_\d+_python", name)):
+                with suppress(FileNotFoundError):
+                    found[path.parts[-3], path.name] = path.stat().st_size
+        return found
 
     def kill_an_executor(self) -> int:
         """``kill -9`` for one executor; answers its process id."""

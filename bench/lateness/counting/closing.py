@@ -12,21 +12,22 @@ due: until then a delivery may be on its way. A delivery that comes still later 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from bench.lateness.counting.counted import CLOSED_ROWS, OPEN_ROWS, Counted, FinishedIds, ids_among
+from bench.lateness.counting.counted import CLOSED_ROWS, OPEN_ROWS, Counted, FinishedIds, Hashes, ids_among
 from bench.lateness.counting.settle import COUNT_ROWS, STATES, Choice, messages_of, note_rows, sums_of, unpacked
+from bench.lateness.counting.stored import loaded
 from bench.lateness.logs.delays import DELIVERED
-from bench.lateness.logs.packing import COLUMNS, NONE, Columns
-from bench.lateness.logs.schemas import FINE_SCHEMA, arrow_schema, make_batch
+from bench.lateness.logs.packing import COLUMNS, NONE, Columns, pack_hashes, unpack_hashes
+from bench.lateness.logs.schemas import FINE_SCHEMA, KNOWN, arrow_schema, make_batch
 
-__all__ = ["ENDED_MS", "Shared", "close_and_add_up", "close_part"]
+__all__ = ["ENDED_MS", "Shared", "close_and_add_up", "close_part", "known_rows"]
 
 ENDED_MS = 3 * 86_400_000
 """As long as Apache's brokers keep a log, and as their timer's longest delay, unless they are told otherwise."""
@@ -35,7 +36,7 @@ _FINE = arrow_schema(FINE_SCHEMA)
 
 
 class Shared(Protocol):
-    """What was counted, handed over once for all tasks of a process."""
+    """What was counted, handed over to the processes of another machine, which read it when they need it."""
 
     @property
     def value(self) -> Counted:
@@ -43,16 +44,41 @@ class Shared(Protocol):
         ...
 
 
-def close_part(
-    batches: Iterable[pa.RecordBatch], choice: Choice, shares: Sequence[Shared], parts: int
-) -> Iterator[pa.RecordBatch]:
-    """`close_and_add_up` of a single part of ``parts``, with the one of `Counted.shares` that it needs."""
-    filled = (batch for batch in batches if len(batch))
-    for first in filled:
-        share = shares[first["part"][0].as_py() * len(shares) // parts]
-        yield from close_and_add_up(chain([first], filled), choice, share.value)
-        # PySpark keeps it as long as the worker lives, which comes to settle one part after another.
-        vars(share).pop("_value", None)
+def known_rows(batches: Iterable[pa.RecordBatch], share: Shared, parts: int) -> Iterator[pa.RecordBatch]:
+    """Pack the hashes of one of `Counted.shares` by part: rows of stage `KNOWN`, for `close_part`.
+
+    ``batches`` say nothing, and are there because Spark's tasks have some.
+    """
+    for _ in batches:
+        pass
+    for source, ids in enumerate(share.value.finished):
+        for high, low in map(loaded, ids.hashed):
+            yield pack_hashes(source, high, low, parts)
+    # PySpark keeps it as long as the worker lives, which reads one share after another.
+    vars(share).pop("_value", None)
+
+
+def close_part(batches: Iterable[pa.RecordBatch], choice: Choice, counted: Shared) -> Iterator[pa.RecordBatch]:
+    """`close_and_add_up` of a single part, whose known hashes (`known_rows`) are among its rows."""
+    hashes: dict[int, list[Hashes]] = {}
+    for found in unpacked(_without_known(batches, hashes)):
+        if isinstance(found, dict):
+            yield from _part(found, choice, counted.value.plus_hashes(hashes))
+        else:
+            yield from note_rows(found)
+
+
+def _without_known(batches: Iterable[pa.RecordBatch], hashes: dict[int, list[Hashes]]) -> Iterator[pa.RecordBatch]:
+    """The batches without rows of stage `KNOWN`, whose hashes are put into ``hashes``, by source."""
+    for batch in batches:
+        known = pc.fill_null(pc.equal(batch["stage"], KNOWN), False)
+        if not known.true_count:
+            yield batch
+            continue
+        mine = batch.filter(known)
+        for source, data in zip(mine["source"].to_pylist(), mine["packed"].to_pylist(), strict=True):
+            hashes.setdefault(source, []).append(unpack_hashes(data))
+        yield batch.filter(pc.invert(known))
 
 
 def close_and_add_up(batches: Iterable[pa.RecordBatch], choice: Choice, counted: Counted) -> Iterator[pa.RecordBatch]:
@@ -122,6 +148,8 @@ def _ids(found: Columns, finished: NDArray[np.bool_], sources: int) -> list[Fini
 def _ids_kept(found: Columns, finished: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
     for number in np.unique(found["source"][finished]).tolist():
         mine = finished & (found["source"] == number)
-        packed = found["id_hi"][mine].astype(np.int64).tobytes() + found["id_lo"][mine].astype(np.int64).tobytes()
+        high, low = found["id_hi"][mine].astype(np.int64), found["id_lo"][mine].astype(np.int64)
+        order = np.lexsort([low, high])  # hashes come first, and a part has a range of them: nobody sorts all of them
+        packed = high[order].tobytes() + low[order].tobytes()
         values = {"source": [number], "table": [CLOSED_ROWS], "key": [0], "packed": [packed], "count": [1]}
         yield make_batch(_FINE, values, 1)

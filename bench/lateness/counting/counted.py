@@ -8,7 +8,8 @@ so they form ranges, with a hole for each message that waits::
 
 Ids of Apache's messages are hashes of 16 bytes; each is kept. They stay in the portions in which they came: the new
 ones of a night are not sorted into millions of others, and a search looks into each portion. Those of earlier runs stay
-in their files (`bench.lateness.counting.stored`): a task reads the hashes of one part at a time (`Counted.of_parts`).
+in their files (`bench.lateness.counting.stored`). A process of this machine reads the hashes of one part at a time
+(`Counted.of_parts`). On Spark they go through the shuffle, and a task gets those of its part (`Counted.shares`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from bench.lateness.counting.grouping import Longs
@@ -187,28 +189,43 @@ class Counted:
         """The same, all hashes in memory. Raises StorageError if a file cannot be read."""
         return Counted(self.ends, [ids.loaded() for ids in self.finished])
 
-    def shares(self, parts: int) -> Iterator[Counted]:
-        """Yield `of_parts` for all parts, some at once, in memory: part ``n`` is in share ``n * shares // parts``.
-
-        Raises StorageError if a file cannot be read.
-        """
+    @property
+    def hashes(self) -> int:
+        """How many hashes are known, of all sources."""
         portions = [portion for ids in self.finished for portion in ids.hashed]
         files = {one.path: one.rows for one in portions if isinstance(one, StoredHashes)}
-        here = sum(len(one[0]) for one in portions if not isinstance(one, StoredHashes))
-        count = min(parts, 1 + _HASH_BYTES * (here + sum(files.values())) // _SHARE_BYTES)
+        return sum(files.values()) + sum(len(one[0]) for one in portions if not isinstance(one, StoredHashes))
+
+    def without_hashes(self) -> Counted:
+        """The same with ranges of ids alone, which are few."""
+        return Counted(self.ends, [FinishedIds(ids.ranges) for ids in self.finished])
+
+    def plus_hashes(self, hashes: Mapping[int, Sequence[Hashes]]) -> Counted:
+        """The same and these hashes, by source."""
+        return Counted(
+            self.ends,
+            [
+                FinishedIds(ids.ranges, (*ids.hashed, *hashes.get(source, ())))
+                for source, ids in enumerate(self.finished)
+            ],
+        )
+
+    def shares(self, parts: int) -> Iterator[Counted]:
+        """Yield the hashes of all parts, some at once, in memory: part ``n`` is in share ``n * shares // parts``.
+
+        None if there are none. Raises StorageError if a file cannot be read.
+        """
+        hashes = self.hashes
+        count = min(parts, 1 + _HASH_BYTES * hashes // _SHARE_BYTES) if hashes else 0
+        if not count:
+            return
         bounds = [first_hash(-(-number * parts // count), parts) for number in range(count + 1)]
         left = [
             [HashesInOrder(one) if isinstance(one, StoredHashes) else one for one in ids.hashed]
             for ids in self.finished
         ]
         for low, high in pairwise(bounds):
-            yield Counted(
-                self.ends,
-                [
-                    FinishedIds(ids.ranges, _share(some, low, high))
-                    for ids, some in zip(self.finished, left, strict=True)
-                ],
-            )
+            yield Counted(self.ends, [FinishedIds({}, _share(some, low, high)) for some in left])
 
     def known(self, rows: Mapping[str, Any]) -> NDArray[np.bool_]:
         """Which rows are about messages that were finished before."""
@@ -226,11 +243,25 @@ def ids_among(rows: Mapping[str, Any], ids: Sequence[FinishedIds]) -> NDArray[np
 
 
 def finished_rows(table: pa.Table, before: Sequence[FinishedIds]) -> list[FinishedIds]:
-    """The ids finished before, plus those in rows of `CLOSED_ROWS`."""
+    """The ids finished before, plus those in the rows of `CLOSED_ROWS` among others.
+
+    A task's hashes are a portion, in ascending order, and stay where they are in the table. None of them is known.
+    """
     found = list(before)
-    packed: dict[int, list[Any]] = {}
-    for source, data in zip(table["source"].to_pylist(), table["packed"].to_pylist(), strict=True):
-        packed.setdefault(source, []).append(np.frombuffer(data, np.int64).reshape(2, -1))
-    for source, parts in packed.items():
-        found[source] = found[source].plus(*np.concatenate(parts, axis=1))
+    numbers: dict[int, list[Hashes]] = {}
+    hashed: dict[int, list[Hashes]] = {}
+    for batch in table.to_batches():
+        for row in np.flatnonzero(pc.equal(batch["table"], CLOSED_ROWS)).tolist():
+            high, low = np.frombuffer(batch["packed"][row].as_buffer(), np.int64).reshape(2, -1)
+            end = int(np.searchsorted(high, 0))
+            source = batch["source"][row].as_py()
+            for some, mine in ((hashed, slice(None, end)), (numbers, slice(end, None))):
+                if len(high[mine]):
+                    some.setdefault(source, []).append((high[mine], low[mine]))
+    for source, parts in numbers.items():
+        high, low = (np.concatenate(column) for column in zip(*parts, strict=True))
+        found[source] = found[source].plus(high, low)
+    for source, parts in hashed.items():
+        old = found[source]
+        found[source] = FinishedIds(old.ranges, (*old.hashed, *sorted(parts, key=lambda one: int(one[0][0]))))
     return found

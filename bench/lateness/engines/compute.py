@@ -15,19 +15,19 @@ second shuffle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from bench.lateness.counting.closing import Shared, close_part
+from bench.lateness.counting.closing import Shared, close_part, known_rows
 from bench.lateness.counting.merging import Marks, merge, spread
 from bench.lateness.counting.settle import PAIR_ROWS, Choice, add_up, settle, settle_and_add_up
 from bench.lateness.logs.packing import pack
 from bench.lateness.logs.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, PACKED_SCHEMA
 
-__all__ = ["by_second", "closed", "merged", "messages", "packed", "sums", "sums_of_messages"]
+__all__ = ["by_second", "closed", "known", "merged", "messages", "packed", "sums", "sums_of_messages"]
 
 
 def packed(rows: DataFrame, parts: int) -> DataFrame:
@@ -46,9 +46,16 @@ def sums(rows: DataFrame, choice: Choice, parts: int, buckets: int) -> DataFrame
     return rows.repartitionById(parts, "part").mapInArrow(work, FINE_SCHEMA)
 
 
-def closed(rows: DataFrame, choice: Choice, shares: Sequence[Shared], parts: int) -> DataFrame:
-    """As `sums`, but messages that earlier runs have counted are not counted again; each task loads one share."""
-    work = partial(close_part, choice=choice, shares=shares, parts=parts)
+def known(spark: SparkSession, share: Shared, parts: int) -> DataFrame:
+    """The hashes of one of `Counted.shares`, packed for the parts: one task, and only its executor gets the share."""
+    return spark.range(0, 1, 1, 1).mapInArrow(partial(known_rows, share=share, parts=parts), PACKED_SCHEMA)
+
+
+def closed(rows: DataFrame, choice: Choice, counted: Shared, parts: int) -> DataFrame:
+    """As `sums`, but messages that earlier runs have counted are not counted again; `known` hashes are among the rows.
+
+    ``counted`` has no hashes."""
+    work = partial(close_part, choice=choice, counted=counted)
     return rows.repartitionById(parts, "part").mapInArrow(work, FINE_SCHEMA)
 
 

@@ -41,6 +41,8 @@ _SPLIT_BYTES_MAX = 1 << 30
 _SPLITS_WANTED = 30_000
 _LOG_PER_ROWS = 16
 """Bytes of log for a byte of the Parquet that ``--follow`` makes of it: a record has 300 bytes, its row 20."""
+_LOG_PER_HASH = 16
+"""Bytes of log that make as many parts as a known hash: a task holds the 16 bytes of each up to five times."""
 
 
 @dataclass(slots=True)
@@ -111,8 +113,9 @@ class Job:
 
     @property
     def parts(self) -> int:
-        """The number of parts for the rows of this job."""
-        return parts_for(self.counted_bytes, self.task_bytes)
+        """The number of parts for the rows of this job, and for the hashes that earlier runs have counted."""
+        hashes = 0 if self.counted is None else self.counted.hashes
+        return parts_for(self.counted_bytes + hashes * _LOG_PER_HASH, self.task_bytes)
 
     @property
     def choice(self) -> Choice:

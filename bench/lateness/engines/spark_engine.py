@@ -10,18 +10,30 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.lateness.counting.merging import finish, hot_rows, marks_of
-from bench.lateness.engines.compute import by_second, closed, merged, messages, packed, sums, sums_of_messages
+from bench.lateness.engines.compute import by_second, closed, known, merged, messages, packed, sums, sums_of_messages
 from bench.lateness.engines.job import Job, Receipts
 from bench.lateness.engines.placed import hosts_of, rows_of
 from bench.lateness.engines.received import RECEIVED_ROWS, read_received, write_received
 from bench.lateness.engines.shares import shares_of
 from bench.lateness.logs.schemas import DELAY_SCHEMA
+from bench.lateness.logs.storage import StorageError
 
 __all__ = ["SparkEngine"]
 
 
 _ALONE_BYTES_MAX = 2 << 30
 """Up to this size of log the driver adds up the sums of the parts. They are a tenth of the log at most."""
+
+
+_LIMIT = "spark.driver.maxResultSize"
+
+
+def _too_large() -> StorageError:
+    return StorageError(
+        "the ids of the messages that finished since the last run (16 bytes each), and the rows of those that wait (58 "
+        f"bytes each), are larger than {_LIMIT}, which is 1g unless told otherwise: give more, such as "
+        f"--memory 12g --spark {_LIMIT}=6g, or run more often"
+    )
 
 
 class SparkEngine:
@@ -51,13 +63,19 @@ class SparkEngine:
         return _results(sums_of_messages(self._found, buckets), buckets)
 
     def pieces(self, job: Job) -> Any:
-        """See `bench.lateness.engines.job.Engine`."""
+        """See `bench.lateness.engines.job.Engine`. Raises StorageError if the ids are too many for the driver."""
         assert job.counted is not None
-        shares = [self._spark.sparkContext.broadcast(share) for share in job.counted.shares(job.parts)]
+        hand_over = self._spark.sparkContext.broadcast
+        handed = [hand_over(job.counted.without_hashes())]
         try:
-            return closed(self._all_rows(job), job.choice, shares, job.parts).toArrow()
+            handed += [hand_over(share) for share in job.counted.shares(job.parts)]
+            hashes = [known(self._spark, share, job.parts) for share in handed[1:]]
+            rows = _union([self._all_rows(job), *hashes])
+            return closed(rows, job.choice, handed[0], job.parts).toArrow()
+        except Exception as error:
+            raise (_too_large() if _LIMIT in str(error) else error) from None
         finally:
-            for share in shares:
+            for share in handed:
                 share.destroy()
 
     def receipts(self, job: Job, hosts: Mapping[int, Iterable[str]]) -> Receipts:

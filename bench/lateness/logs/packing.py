@@ -16,6 +16,7 @@ range of the millions of hashes that are known.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from zlib import crc32
 
 import numpy as np
@@ -24,7 +25,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from bench.lateness.logs.delays import NO_DUE
-from bench.lateness.logs.schemas import PACKED_SCHEMA, arrow_schema
+from bench.lateness.logs.schemas import KNOWN, PACKED_SCHEMA, arrow_schema
 
 __all__ = [
     "COLUMNS",
@@ -36,8 +37,10 @@ __all__ = [
     "Columns",
     "first_hash",
     "pack",
+    "pack_hashes",
     "parts_for",
     "unpack",
+    "unpack_hashes",
 ]
 
 NONE = NO_DUE
@@ -126,9 +129,13 @@ def _part_of(rows: Columns, parts: int) -> NDArray[np.uint32]:
     part = (mixed * _MIX >> np.uint64(33)) % np.uint64(parts)
     hashed = rows["id_hi"] < 0
     if hashed.any():
-        ordered = high << np.uint64(1) >> np.uint64(1 + _BITS_LEFT)
-        part = np.where(hashed, ordered * np.uint64(parts) >> np.uint64(_HASH_BITS), part)
+        part = np.where(hashed, _part_of_hash(high, parts), part)
     return part.astype(np.uint32)
+
+
+def _part_of_hash(high: NDArray[np.uint64], parts: int) -> NDArray[np.uint64]:
+    ordered = high << np.uint64(1) >> np.uint64(1 + _BITS_LEFT)
+    return ordered * np.uint64(parts) >> np.uint64(_HASH_BITS)
 
 
 def first_hash(part: int, parts: int) -> int:
@@ -138,6 +145,24 @@ def first_hash(part: int, parts: int) -> int:
     (True, 0)
     """
     return (-(-(part << _HASH_BITS) // parts) << _BITS_LEFT) - (1 << 63)
+
+
+def pack_hashes(source: int, high: NDArray[np.int64], low: NDArray[np.int64], parts: int) -> pa.RecordBatch:
+    """Both halves of known hashes, in ascending order, as rows of stage `KNOWN`: one for each part that has some."""
+    part = _part_of_hash(high.astype(np.uint64), parts).astype(np.int32)
+    numbers, begins = np.unique(part, return_index=True)
+    bounds = pairwise([*begins.tolist(), len(part)])
+    packed = [high[begin:end].tobytes() + low[begin:end].tobytes() for begin, end in bounds]
+    marks = {"source": source, "stage": KNOWN}
+    values = {name: pa.array(np.full(len(numbers), value, np.int32)) for name, value in marks.items()}
+    values |= {"part": pa.array(numbers), "packed": pa.array(packed, pa.binary())}
+    return _batch(values, len(numbers))
+
+
+def unpack_hashes(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Read both halves of packed hashes back."""
+    high, low = np.frombuffer(data, np.int64).reshape(2, -1)
+    return high, low
 
 
 def _packed(held: list[Columns], parts: int) -> pa.RecordBatch:

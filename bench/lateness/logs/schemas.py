@@ -18,6 +18,7 @@ __all__ = [
     "DELAY_SCHEMA",
     "FINE_SCHEMA",
     "GAP",
+    "KNOWN",
     "MESSAGE_SCHEMA",
     "PACKED_SCHEMA",
     "RECORD_SCHEMA",
@@ -29,6 +30,8 @@ __all__ = [
 
 TOPIC_NAME, STATISTICS, GAP = 10, 11, 12
 """Stages of notes."""
+KNOWN = 20
+"""Stage of packed rows that are no rows of a log, but hashes of messages that earlier runs have counted."""
 
 RECORD_SCHEMA = (
     "file string, offset bigint, size int, topic string, queue_id int, queue_offset bigint, sys_flag int, "

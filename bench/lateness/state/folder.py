@@ -226,7 +226,7 @@ class _Remote:
 
     def write(self, name: str, data: bytes) -> None:
         """Put a file by one request. Raises StateError."""
-        self._put(name, data, {})
+        self._put(name, bytes(data), {})
 
     def version(self, name: str) -> str:
         """The file's ETag; empty if there is none, or if the file system knows none. Raises StateError."""

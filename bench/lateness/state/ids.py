@@ -7,7 +7,8 @@ it. So each id is written as often as the logarithm of the number of runs::
     night        1     2      3      4       5
     files, MB    5     5+5→10 10, 5  20      20, 5
 
-Files of more than 256 MB are not joined, so the memory that joining takes is bounded.
+Files of more than 256 MB are not joined, so the memory that joining takes is bounded. A night with more than that
+writes several files at once.
 
 A run still looks into all files: a delivery that comes years later is a repeat, and its id may be in any of them. But
 it does not read them into memory as a whole (`bench.lateness.counting.stored`).
@@ -15,7 +16,7 @@ it does not read them into memory as a whole (`bench.lateness.counting.stored`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -26,7 +27,17 @@ from bench.lateness.counting.counted import FinishedIds, in_hash_order
 from bench.lateness.counting.grouping import Longs
 from bench.lateness.counting.stored import BY_HASH, Hashes, StoredHashes, loaded
 
-__all__ = ["IDS", "finished_from", "fresh_hashes", "hashes_bytes", "hashes_of", "ranges_table"]
+__all__ = [
+    "IDS",
+    "Fresh",
+    "finished_from",
+    "fresh_hashes",
+    "hashes_bytes",
+    "hashes_count",
+    "hashes_in_files",
+    "hashes_of",
+    "ranges_table",
+]
 
 IDS = pa.schema([("source", pa.int32()), ("id_hi", pa.int64()), ("begin", pa.int64()), ("end", pa.int64())])
 _GROUP_ROWS = 1 << 16
@@ -84,34 +95,69 @@ def finished_from(table: pa.Table | None, paths: Iterable[str], sources: int) ->
     ]
 
 
-def fresh_hashes(finished: Sequence[FinishedIds], before: Sequence[FinishedIds]) -> dict[int, Hashes]:
+Fresh = Mapping[int, Sequence[Hashes]]
+"""Hashes by source, in portions of which each begins behind the end of the one before it."""
+
+
+def fresh_hashes(finished: Sequence[FinishedIds], before: Sequence[FinishedIds]) -> Fresh:
     """The hashes that were added to those of ``before``, by source."""
     found = {}
     for source, (ids, old) in enumerate(zip(finished, before, strict=True)):
-        portions = ids.hashed[len(old.hashed) :]
+        portions = [loaded(portion) for portion in ids.hashed[len(old.hashed) :]]
         if portions:
-            found[source] = _together([loaded(portion) for portion in portions])
+            apart = all(one[0][-1] < other[0][0] for one, other in pairwise(portions))
+            found[source] = portions if apart else [_together(portions)]
     return found
 
 
-def _together(portions: Sequence[Hashes]) -> Hashes:
+def hashes_count(fresh: Fresh) -> int:
+    """How many hashes these are."""
+    return sum(len(high) for portions in fresh.values() for high, _ in portions)
+
+
+def hashes_in_files(fresh: Fresh, rows: int) -> Iterator[dict[int, Hashes]]:
+    """Yield them by source, at most so many for a file; a file of one source has a range of them."""
+    held: dict[int, list[Hashes]] = {}
+    left = rows
+    for source, portions in sorted(fresh.items()):
+        for high, low in portions:
+            at = 0
+            while at < len(high):
+                some = slice(at, at + left)
+                held.setdefault(source, []).append((high[some], low[some]))
+                taken = len(high[some])
+                at, left = at + taken, left - taken
+                if not left:
+                    yield {number: _joined(parts) for number, parts in held.items()}
+                    held, left = {}, rows
+    if held:
+        yield {number: _joined(parts) for number, parts in held.items()}
+
+
+def _joined(portions: Sequence[Hashes]) -> Hashes:
     if len(portions) == 1:
         return portions[0]
     high, low = (np.concatenate(column) for column in zip(*portions, strict=True))
-    return in_hash_order(high, low)
+    return high, low
 
 
-def hashes_bytes(*portions: dict[int, Hashes]) -> bytes:
+def _together(portions: Sequence[Hashes]) -> Hashes:
+    return portions[0] if len(portions) == 1 else in_hash_order(*_joined(portions))
+
+
+def hashes_bytes(*portions: dict[int, Hashes]) -> pa.Buffer:
     """A file with the hashes of one or several portions, by source; empty if there are none.
 
     Hashes are not compressed: they would not become smaller, and it takes time.
     """
     sources = sorted({source for portion in portions for source in portion})
     if not sources:
-        return b""
-    rows = ((source, BY_HASH, *_together([one[source] for one in portions if source in one])) for source in sources)
+        return pa.py_buffer(b"")
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        _table_of(rows), sink, compression="none", use_dictionary=["source", "id_hi"], row_group_size=_GROUP_ROWS
-    )
-    return bytes(sink.getvalue())
+    with pq.ParquetWriter(sink, IDS, compression="none", use_dictionary=["source", "id_hi"]) as writer:
+        for source in sources:
+            high, low = _together([one[source] for one in portions if source in one])
+            for at in range(0, len(high), _GROUP_ROWS):
+                some = slice(at, at + _GROUP_ROWS)
+                writer.write_table(_table_of([(source, BY_HASH, high[some], low[some])]))
+    return sink.getvalue()

@@ -19,7 +19,7 @@ VERSION = 3
 _READ = (1, 2, VERSION)
 """In version 1 the pairs of all days were among the sums. Up to version 2 hashes were among the ranges of ids."""
 _OURS = re.compile(
-    r"\d{10}(-[0-9a-f]{16})?-(sums|open|finished|hashes|small|days|day-?\d+)\.parquet(\.new)?|state\.json\.new"
+    r"\d{10}(-[0-9a-f]{16})?-(sums|open|finished|hashes\d*|small|days|day-?\d+)\.parquet(\.new)?|state\.json\.new"
 )
 
 

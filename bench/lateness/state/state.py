@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bench.lateness.counting.closing import ENDED_MS
-from bench.lateness.counting.counted import CLOSED_ROWS, OPEN_ROWS, Counted, FinishedIds, Hashes, finished_rows
+from bench.lateness.counting.counted import CLOSED_ROWS, OPEN_ROWS, Counted, FinishedIds, finished_rows
 from bench.lateness.counting.latest import said_of
 from bench.lateness.counting.merging import merge
 from bench.lateness.counting.minutes import coarser, last_minute_of
@@ -45,7 +45,16 @@ from bench.lateness.logs.storage import storage_for, without_login
 from bench.lateness.state.days import DAY_S, Added, Place, Settled, add_up_days, settled_from, settled_table
 from bench.lateness.state.folder import ChangedError, Folder, StateError, checksum, folder_for
 from bench.lateness.state.identity import changed, identity_of
-from bench.lateness.state.ids import finished_from, fresh_hashes, hashes_bytes, hashes_of, ranges_table
+from bench.lateness.state.ids import (
+    Fresh,
+    finished_from,
+    fresh_hashes,
+    hashes_bytes,
+    hashes_count,
+    hashes_in_files,
+    hashes_of,
+    ranges_table,
+)
 from bench.lateness.state.record import NAME, Kept, OfSource, Record, read_record, remove_unlisted, write_record
 from bench.lateness.state.small import condensed, notes_by_end, places_of
 
@@ -54,6 +63,8 @@ __all__ = ["StateFolder"]
 _FINE, _DELAY = arrow_schema(FINE_SCHEMA), arrow_schema(DELAY_SCHEMA)
 _JOINED_BYTES_MAX = 256 << 20
 """Files of hashes do not become larger by joining."""
+_HASHES_BYTES_MAX, _HASH_BYTES = 128 << 20, 16
+"""What a night adds is written in files of this size, one after the other."""
 _TIMES_AS_LARGE = 2
 """Files are joined once the older one is less than so many times as large, so each is written again only rarely."""
 
@@ -138,7 +149,7 @@ class StateFolder:
         assert job.counted is not None
         raw = engine.pieces(job)
         tables = raw["table"]
-        opened, closed = (raw.filter(pc.equal(tables, name)) for name in (OPEN_ROWS, CLOSED_ROWS))
+        opened = raw.filter(pc.equal(tables, OPEN_ROWS))
         notes = raw.filter(pc.equal(tables, NOTE_ROWS))
         others = raw.filter(pc.invert(pc.is_in(tables, pa.array([OPEN_ROWS, CLOSED_ROWS, NOTE_ROWS]))))
         for_good, for_now = notes_by_end(notes, job.counted.ends)
@@ -157,7 +168,7 @@ class StateFolder:
         added = add_up_days(self._settled(), self._day, pairs, _pairs(rest), DAY_S)
         if not self._record.generation or list(job.counted.ends) != [one.end for one in self._record.sources]:
             shown = places_of(condensed(pa.concat_tables([small, rest.filter(pc.is_null(rest["packed"]))])))
-            finished = finished_rows(closed, job.counted.finished)
+            finished = finished_rows(raw, job.counted.finished)
             assert job.as_of_ms is not None
             last_ms = last_minute_of(pa.concat_tables([*kept, sums]), job.as_of_ms)
             self._keep(job, sums, last_ms, added, small, opened, finished, shown, _records(for_good))
@@ -237,15 +248,24 @@ class StateFolder:
             data = _parquet(sums)
         return [*files, self._write(f"{lead}-sums.parquet", data)]
 
-    def _hashes(self, fresh: dict[int, Hashes], lead: str) -> list[Kept]:
+    def _hashes(self, fresh: Fresh, lead: str) -> list[Kept]:
         """The files of hashes with these added; in version 2 hashes are among the ranges, and go with the new ones."""
         files = list(self._record.hashes)
         mixed = hashes_of(self._table(self._record.finished)) if self._record.finished else {}
-        data = hashes_bytes(mixed, fresh)
-        while data and files and files[-1].size < min(_TIMES_AS_LARGE * len(data), _JOINED_BYTES_MAX - len(data)):
-            mixed, fresh = hashes_of(self._table(files.pop())), hashes_of(pq.read_table(pa.BufferReader(data)))
-            data = hashes_bytes(mixed, fresh)
-        return [*files, self._write(f"{lead}-hashes.parquet", data)] if data else files
+        rows = _HASHES_BYTES_MAX // _HASH_BYTES
+        if hashes_count(fresh) > rows:
+            parts = list[Kept]()
+            for number, some in enumerate(hashes_in_files(fresh, rows)):
+                parts.append(self._write(f"{lead}-hashes{number}.parquet", hashes_bytes(some)))
+            if mixed:
+                parts.append(self._write(f"{lead}-hashes.parquet", hashes_bytes(mixed)))
+            return [*files, *parts]
+        new = next(hashes_in_files(fresh, rows), {})
+        data = hashes_bytes(mixed, new)
+        while len(data) and files and files[-1].size < min(_TIMES_AS_LARGE * len(data), _JOINED_BYTES_MAX - len(data)):
+            mixed, new = hashes_of(self._table(files.pop())), hashes_of(pq.read_table(pa.BufferReader(data)))
+            data = hashes_bytes(mixed, new)
+        return [*files, self._write(f"{lead}-hashes.parquet", data)] if len(data) else files
 
     def _settled(self) -> dict[Place, Settled]:
         return settled_from(self._table(self._record.days).cast(_FINE)) if self._record.days else {}
@@ -269,7 +289,7 @@ class StateFolder:
     def _said(self, job: Job, number: int, place: int) -> list[str | None]:
         return list(said_of(job.sources[number], job.plans[number], place))
 
-    def _write(self, name: str, data: bytes) -> Kept:
+    def _write(self, name: str, data: bytes | pa.Buffer) -> Kept:
         try:
             self._folder.write(name, data)
         except OSError as error:
