@@ -37,7 +37,7 @@ def within_chart(key: str, title: str, limits: Mapping[str, Sequence[Limit]], ta
         f"{source}: " + ", ".join(f"{percent(x.within, x.whole)} within {limit_text(x.limit_ms)}" for x in some)
         for source, some in found.items()
     )
-    return Chart(key, title, f"Share of deliveries within a limit. {says}.", lambda size: _within(size, found, target))
+    return Chart(key, title, f"Share of messages within a limit. {says}.", lambda size: _within(size, found, target))
 
 
 def _within(size: Size, limits: Mapping[str, Sequence[Limit]], target: float) -> Figure:
