@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from remoting.command import ProtocolError, RemotingCommand
 from remoting.headers import need_long
-from remoting.messages.message import StoredMessage
+from remoting.messages.message import MessageError, StoredMessage
 from service.core.progress import TargetQueue, queue_text
 from service.link.clock import mono_ms
+from service.link.parcels import BODY_FLAGS, batch_body
 from service.link.targets import BrokerBook, Targets
 from timewheel_client.consuming.pulled import BadRecord, Pulled, read_pulled
 from timewheel_client.net.client_core import ClientCore
@@ -34,8 +35,6 @@ UNACKNOWLEDGED_MS = 800
 """The kernel gives up unacknowledged bytes after this time: less than `service.core.lease.SETTLE_MS`."""
 SEND_TIMEOUT_MS = 3000
 ASK_TIMEOUT_MS = 3000
-_BODY_FLAGS = 0x701
-"""Of a sysflag, what says how the body is compressed."""
 
 
 class Fate(Enum):
@@ -271,6 +270,7 @@ class ClusterLink:
         *,
         like: StoredMessage | None = None,
         may: Callable[[], bool] | None = None,
+        batch: bool = False,
     ) -> asyncio.Future[RemotingCommand]:
         """Write a send to one queue now; `fate_of` reads its outcome. ``like``: a message that gives flags and times.
 
@@ -279,18 +279,38 @@ class ClusterLink:
         Raises ClientError; then nothing was written.
         """
         topic, _, number = queue
-        ext = send_header(self.group, topic, properties)
+        ext = send_header(self.group, topic, properties, batch=batch)
         ext["c"] = topic  # the template for a missing topic: none, so that no broker creates the topic
         ext["e"] = str(number)
         if like is not None:
             ext["g"] = str(like.born_ms)
             if like.sys_flag or like.flag or like.reconsume_times:
-                ext["f"], ext["h"] = str(like.sys_flag & _BODY_FLAGS), str(like.flag)
+                ext["f"], ext["h"] = str(like.sys_flag & BODY_FLAGS), str(like.flag)
                 ext["j"] = str(like.reconsume_times)
         try:
             return connection.request_now(RequestCode.SEND_MESSAGE_V2, ext, body, timeout_ms=SEND_TIMEOUT_MS, may=may)
         except ProtocolError as error:
             raise ClientError(f"cannot be sent to {topic}: {error}") from None
+
+    def deliver_now(
+        self,
+        connection: ClientConnection,
+        queue: TargetQueue,
+        messages: Sequence[StoredMessage],
+        may: Callable[[], bool],
+    ) -> asyncio.Future[RemotingCommand]:
+        """Write messages to one queue in one request; several must be of one kind (`service.link.parcels`).
+
+        The answer holds for all of them. Raises ClientError; then nothing was written.
+        """
+        first = messages[0]
+        if len(messages) == 1:
+            return self.send_now(connection, queue, first.properties, first.body, like=first, may=may)
+        try:
+            body = batch_body(messages)
+        except MessageError as error:
+            raise ClientError(f"cannot be sent to {queue[0]}: {error}") from None
+        return self.send_now(connection, queue, "", body, like=first, may=may, batch=True)
 
     async def send(self, queue: TargetQueue, properties: str, body: bytes) -> Sent:
         """Send to one queue and wait for the outcome. Raises ClientError only if nothing was written."""

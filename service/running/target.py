@@ -5,7 +5,9 @@ The threads of the cache call `RemoteTarget.put_batch`. The work is done in the 
     admitted? ─► queue chosen ─► named in the progress? ─► connection open, writable? ─► admitted still? ─► written
                                   │ no: its end is asked for, a progress record is saved
 
-The last check and the write happen in one turn of the loop, with nothing between them.
+The last check and the write happen in one turn of the loop, with nothing between them. One request may carry several
+messages (`service.link.parcels`). Its answer is that of each. If a broker refuses it for the sake of a message, each
+goes alone.
 
 ==================  ==================================================================================================
 stored              the entry is done
@@ -26,13 +28,14 @@ from typing import Protocol
 
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
-from remoting.messages.message import RecordError, StoredMessage, decode_record
+from remoting.messages.message import RecordError, decode_record
 from remoting.messages.properties import SHARDING_KEY, get_property
 from service.core.progress import TargetQueue
 from service.core.shard import MaySend, Shard
 from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import ClusterLink, Fate, Sent, fate_of
 from service.link.log import Teller
+from service.link.parcels import Parcel, Spread, groups_of
 from service.link.targets import MISSING_MS
 from service.running.entries import REJECTED_TOPIC, delay_id_of, rejected_again
 from service.running.instance_counts import InstanceCounts
@@ -92,27 +95,13 @@ class _ClosedError(NoRouteError):
     """The topic exists and has a master, but accepts no writes."""
 
 
-class _Parcel:
-    """One message on its way out."""
-
-    __slots__ = ("due_ms", "message", "offset", "queue", "result", "topics")
-
-    def __init__(self, offset: int, due_ms: int, message: StoredMessage) -> None:
-        self.offset = offset
-        self.due_ms = due_ms
-        self.message = message
-        self.topics = (message.topic, REJECTED_TOPIC)
-        self.queue: TargetQueue | None = None
-        self.result: PutResult | None = None
-
-
 class RemoteTarget:
     """A `store.put.plugin_api.DeliveryTarget` that sends to the cluster, for the owner of one shard."""
 
     def __init__(self, owner: Principal, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
         self._loop = loop
-        self._turn = itertools.count()
+        self._spread = Spread()
         self._closed_ms: dict[str, tuple[int, int]] = {}  # since when no broker of a topic accepts writes; seen last
         self._suspects = Suspects(owner.cluster.end, owner.try_again)
         self._aiming: dict[TargetQueue, asyncio.Task[None]] = {}
@@ -165,18 +154,19 @@ class RemoteTarget:
             results.append(parcel.result)
         return results
 
-    async def _send(self, parcels: Sequence[_Parcel]) -> None:
+    async def _send(self, parcels: Sequence[Parcel]) -> None:
+        self._spread.begin()
         going = [parcel for parcel in parcels if self._admitted(parcel)]
         asking = [self._address(parcel) for parcel in going if not self._address_at_once(parcel)]
         if asking:
             await asyncio.gather(*asking)
         going = [parcel for parcel in going if parcel.queue is not None and parcel.result is None]
         await self._name({parcel.queue for parcel in going if parcel.queue is not None})
-        by_broker: dict[tuple[str, str], list[_Parcel]] = {}
+        by_broker: dict[tuple[str, str], list[Parcel]] = {}
         for parcel in going:
-            assert parcel.queue is not None
-            by_broker.setdefault((parcel.queue[0], parcel.queue[1]), []).append(parcel)
-        sends = [asyncio.ensure_future(self._to_broker(where, some)) for where, some in by_broker.items()]
+            if parcel.queue is not None:
+                by_broker.setdefault(parcel.queue[:2], []).append(parcel)
+        sends = [asyncio.ensure_future(self._to_broker(where, groups_of(some))) for where, some in by_broker.items()]
         if not sends:
             return
         self._under_way.update(sends)
@@ -193,18 +183,18 @@ class RemoteTarget:
         """The tasks under way."""
         return [*self._under_way, *self._aiming.values(), *self._suspects.tasks()]
 
-    def _parcel(self, put: PutRecord) -> _Parcel:
+    def _parcel(self, put: PutRecord) -> Parcel:
         try:
             message = decode_record(bytes(put.record))
         except RecordError as error:
             raise StoreError(f"a record of the cache: {error}") from None
-        parcel = _Parcel(delay_id_of(message.properties, self._owner.name), put.due_ms, message)
+        parcel = Parcel(delay_id_of(message.properties, self._owner.name), put.due_ms, message, REJECTED_TOPIC)
         times, why = self._refusals.get(parcel.offset, (0, ""))
         if times >= REFUSALS_MAX:
             self._reject(parcel, why)
         return parcel
 
-    def _admitted(self, parcel: _Parcel) -> bool:
+    def _admitted(self, parcel: Parcel) -> bool:
         """True if a message may be written now. If not, its result says why."""
         owner = self._owner
         admission = owner.shard.may_send(parcel.offset, parcel.due_ms, wall_ms(), mono_ms(), parcel.topics)
@@ -214,7 +204,7 @@ class RemoteTarget:
         parcel.result = PutResult(_STATUS[admission], remark=admission.value)
         return False
 
-    def _address_at_once(self, parcel: _Parcel) -> bool:
+    def _address_at_once(self, parcel: Parcel) -> bool:
         """Choose the queue if the route is known and writable. This is the usual case, and needs no task."""
         message = parcel.message
         route = self._owner.cluster.targets.known(message.topic)
@@ -223,7 +213,7 @@ class RemoteTarget:
         self._choose(parcel, route, get_property(message.properties, SHARDING_KEY))
         return True
 
-    async def _address(self, parcel: _Parcel) -> None:
+    async def _address(self, parcel: Parcel) -> None:
         """Choose the queue. A message is rejected if its topic certainly does not exist."""
         topic = parcel.message.topic
         key = get_property(parcel.message.properties, SHARDING_KEY)
@@ -247,14 +237,13 @@ class RemoteTarget:
             return
         self._choose(parcel, route, key)
 
-    def _choose(self, parcel: _Parcel, route: TopicRoute, key: str | None) -> None:
+    def _choose(self, parcel: Parcel, route: TopicRoute, key: str | None) -> None:
         """Choose among the writable queues: by the sharding key, or else in turns."""
         self._closed_ms.pop(route.topic, None)
         among = [queue_for_key(route.write_queues, key)] if key else route.write_queues
         well = [queue for queue in among if queue.broker_name not in self._suspects] if self._suspects else among
         if well:
-            chosen = well[next(self._turn) % len(well)]
-            parcel.queue = (chosen.topic, chosen.broker_name, chosen.queue_id)
+            self._spread.aim(parcel, well, route.topic == REJECTED_TOPIC or parcel.offset in self._refusals, mono_ms())
         else:
             parcel.result = PutResult(PutStatus.TOPIC_AWAY, remark=f"no broker of {route.topic} answers")
 
@@ -269,7 +258,7 @@ class RemoteTarget:
         self._closed_ms[topic] = since_ms, now_ms
         return now_ms - since_ms >= MISSING_MS and self._owner.cluster.targets.is_settled
 
-    def _reject(self, parcel: _Parcel, why: str) -> None:
+    def _reject(self, parcel: Parcel, why: str) -> None:
         """Turn a message into a rejected one."""
         if parcel.message.topic != REJECTED_TOPIC:
             parcel.message = rejected_again(parcel.message, why)
@@ -310,52 +299,67 @@ class RemoteTarget:
         finally:
             self._aiming.pop(queue, None)
 
-    async def _to_broker(self, where: tuple[str, str], parcels: list[_Parcel]) -> None:
+    async def _to_broker(self, where: tuple[str, str], groups: Sequence[list[Parcel]]) -> None:
         cluster = self._owner.cluster
-        replies: list[tuple[_Parcel, asyncio.Future[RemotingCommand]]] = []
+        replies: list[tuple[list[Parcel], asyncio.Future[RemotingCommand]]] = []
         try:
             connection = await cluster.connection(*where)
-            for parcel in parcels:
+            for group in groups:
                 while not connection.is_writable and not connection.closed:
                     await asyncio.sleep(0.002)
-                reply = self._write(connection, parcel)
-                if reply is not None:
-                    replies.append((parcel, reply))
+                replies += self._write(connection, group)
         except ClientError as error:
             self._owner.tell.warning(f"deliveries to {where[0]} at {where[1]}: {error}", many=True)
             cluster.core.refresh_soon(where[0])
-            queue = parcels[0].queue
+            queue = groups[0][0].queue
             assert queue is not None
             self._suspects.suspect(queue)
-            for parcel in parcels:
-                if parcel.result is None and all(parcel is not sent for sent, _ in replies):
+            written = {parcel for group, _ in replies for parcel in group}
+            for parcel in itertools.chain.from_iterable(groups):
+                if parcel.result is None and parcel not in written:
                     parcel.result = PutResult(PutStatus.TOPIC_AWAY, remark=str(error))
-        for parcel, reply in replies:
-            self._account(parcel, await fate_of(reply))
+        alone: list[list[Parcel]] = []
+        for group, reply in replies:
+            sent = await fate_of(reply)
+            by_one = len(group) > 1 and sent.fate is Fate.REFUSED and is_of_the_message(sent.code, sent.remark)
+            if by_one or sent.fate in (Fate.STORED, Fate.UNKNOWN):
+                self._spread.answered(group, sent.fate is Fate.STORED, mono_ms())
+            for parcel in group:
+                if by_one:  # each of them may be the reason
+                    self._owner.shard.refused(parcel.offset)
+                    alone.append([parcel])
+                else:
+                    self._account(parcel, sent)
+        if alone:
+            await self._to_broker(where, alone)
 
-    def _write(self, connection: ClientConnection, parcel: _Parcel) -> asyncio.Future[RemotingCommand] | None:
-        """Check the entry a last time and write, in one turn of the loop: nothing runs in between."""
-        shard, queue = self._owner.shard, parcel.queue
+    def _write(
+        self, connection: ClientConnection, group: list[Parcel]
+    ) -> list[tuple[list[Parcel], asyncio.Future[RemotingCommand]]]:
+        """Check the entries a last time and write one request, in one turn of the loop: nothing runs in between."""
+        shard, queue = self._owner.shard, group[0].queue
         assert queue is not None
-        if parcel.result is not None:
-            return None  # it took too long, and the caller was told so
-        if not shard.is_named(queue):
-            status = PutStatus.NO_PERMISSION if parcel.message.topic in self._unasked else PutStatus.UNKNOWN_ERROR
-            parcel.result = PutResult(status, remark="its queue is not named in the progress yet")
-            return None
-        if not self._admitted(parcel):
-            return None
-        message = parcel.message
-        reply = self._owner.cluster.send_now(
-            connection, queue, message.properties, message.body, like=message, may=self._may_write
-        )
-        shard.sending(parcel.offset, queue)
-        return reply
+        going: dict[int, Parcel] = {}
+        for parcel in group:
+            if parcel.result is not None or parcel.offset in going:
+                continue  # it took too long, and the caller was told so; or it is here twice
+            if not shard.is_named(queue):
+                status = PutStatus.NO_PERMISSION if parcel.message.topic in self._unasked else PutStatus.UNKNOWN_ERROR
+                parcel.result = PutResult(status, remark="its queue is not named in the progress yet")
+            elif self._admitted(parcel):
+                going[parcel.offset] = parcel
+        if not going:
+            return []
+        messages = [parcel.message for parcel in going.values()]
+        reply = self._owner.cluster.deliver_now(connection, queue, messages, self._may_write)
+        for offset in going:
+            shard.sending(offset, queue)
+        return [([*going.values()], reply)]
 
     def _may_write(self) -> bool:
         return self._owner.shard.may_write(mono_ms())
 
-    def _account(self, parcel: _Parcel, sent: Sent) -> None:
+    def _account(self, parcel: Parcel, sent: Sent) -> None:
         shard, queue = self._owner.shard, parcel.queue
         assert queue is not None
         self.outcomes[sent.fate.name] += 1
@@ -381,7 +385,7 @@ class RemoteTarget:
             shard.refused(parcel.offset)
             parcel.result = self._refused(parcel, queue, sent)
 
-    def _refused(self, parcel: _Parcel, queue: TargetQueue, sent: Sent) -> PutResult:
+    def _refused(self, parcel: Parcel, queue: TargetQueue, sent: Sent) -> PutResult:
         """Result for a refused message: it is tried again, waits with others of its topic, or is rejected some day."""
         why = f"{ResponseCode(sent.code).name}: {sent.remark}"
         of_the_message, rejected = is_of_the_message(sent.code, sent.remark), queue[0] == REJECTED_TOPIC

@@ -74,6 +74,10 @@ class World:
         """Verdicts that did not count where they were written: a takeover stood before them."""
         self._owner = -1
 
+    def add_node(self, name: str) -> Node:
+        """Start an instance."""
+        return Node(self, name)
+
     # -- time
 
     def at(self, when: int, event: Callable[[], None]) -> None:
@@ -580,7 +584,7 @@ def story(world: World, seconds: int = 90) -> dict[str, int]:
     """A minute and a half of sends and faults, then peace until everything is delivered; answers the verdict."""
     draw = world.random
     for number in range(3):
-        Node(world, f"n{number}")
+        world.add_node(f"n{number}")
     for _ in range(300):
         when = draw.randrange(seconds * 1000)
         world.at(when, lambda when=when: world.send(when + draw.randrange(20_000)))  # type: ignore[misc]
@@ -619,7 +623,7 @@ def fault(world: World) -> None:
     luck = draw.random()
     if luck < 0.02:
         node.dead = True
-        Node(world, f"n{len(world.nodes)}")
+        world.add_node(f"n{len(world.nodes)}")
         world.at(world.now + draw.randrange(500), lambda: assign(world, lying=False))
     elif luck < 0.04:
         node.paused_until = world.now + draw.choice((1500, 4000, 12_000))

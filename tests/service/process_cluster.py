@@ -34,9 +34,14 @@ PATIENCE_MS = 60_000
 
 
 async def make_topic(
-    address: str, topic: str, queues: int, perm: int = 6, credentials: Credentials | None = None
+    address: str,
+    topic: str,
+    queues: int,
+    perm: int = 6,
+    credentials: Credentials | None = None,
+    attributes: str = "",
 ) -> None:
-    """What mqadmin's updateTopic asks of a broker."""
+    """What mqadmin's updateTopic asks of a broker. ``attributes``: like ``+queue.type=BatchCQ``."""
     connection = await ClientConnection.open(address, credentials=credentials, timeout_ms=PATIENCE_MS)
     ext = {
         "topic": topic,
@@ -48,6 +53,8 @@ async def make_topic(
         "topicSysFlag": "0",
         "order": "false",
     }
+    if attributes:
+        ext["attributes"] = attributes
     try:
         reply = await connection.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, timeout_ms=PATIENCE_MS)
         assert reply.code == 0, reply.remark

@@ -68,6 +68,10 @@ class TargetWorld:
         self.cluster = cast(ClusterLink, self)
         self.is_writable, self.closed = True, False
         self.stands_still = False
+        self.requests: list[int] = []
+        """The number of messages of each request."""
+        self.refuses: Callable[[Sequence[StoredMessage]], tuple[int, str] | None] = lambda _: None
+        """Code and remark of a refusal of these messages."""
         self.shard = owned_shard(NAME)
         self.shard.lease.renew(mono_ms())
         self.target = RemoteTarget(self, asyncio.get_running_loop())
@@ -78,11 +82,17 @@ class TargetWorld:
         queues = tuple(MessageQueue(name, broker, number) for broker in brokers for number in range(2))
         return TopicRoute(name, queues, queues, {broker: {0: f"{broker}:1"} for broker in brokers})
 
-    def entry(self, offset: int, topic: str, due_ms: int = 1, key: str = "") -> bytes:
-        properties = f"TW_TOPIC\x01{topic}\x02TW_DELIVER_MS\x01{due_ms}\x02"
+    def entry(
+        self, offset: int, topic: str, due_ms: int = 1, key: str = "", more: str = "", born_ms: int = -1
+    ) -> bytes:
+        """A finished delivery; no two can go in one batch, but those with the same ``born_ms``."""
+        properties = (
+            f"TW_TOPIC\x01{topic}\x02TW_DELIVER_MS\x01{due_ms}\x02{more}CLUSTER\x01c\x02UNIQ_KEY\x01u{offset}\x02"
+        )
         if key:
             properties = with_property(properties, "__SHARDINGKEY", key)
-        message = Message("TIMEWHEEL", 0, 0, 0, 1, _HOST, 0, 0, b"%d" % offset, properties)
+        born_ms = offset if born_ms < 0 else born_ms
+        message = Message("TIMEWHEEL", 0, 0, 0, born_ms, _HOST, 0, 0, b"%d" % offset, properties)
         stored = decode_record(encode_record(message, _HOST, 1))
         stored.queue_offset = offset
         return waiting_of(stored, NAME).record
@@ -145,27 +155,29 @@ class TargetWorld:
             raise ConnectionFailedError(f"{broker} refuses")
         return self
 
-    def send_now(
+    def deliver_now(
         self,
         connection: object,
         queue: TargetQueue,
-        properties: str,
-        body: bytes,
-        *,
-        like: StoredMessage,
+        messages: Sequence[StoredMessage],
         may: Callable[[], bool],
     ) -> asyncio.Future[RemotingCommand]:
-        assert connection is self and like is not None and get_property(properties, "TW_DELAY_ID")
+        assert connection is self and all(get_property(message.properties, "TW_DELAY_ID") for message in messages)
+        assert len({message.topic for message in messages}) == 1
         reply: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        self.requests.append(len(messages))
         if self.stands_still:  # as a process that is stopped between the look and the system call that writes
             self.shard.lease = Lease(0)
         if queue[1] in self.hanging:
             self.waiting.append(reply)
         elif not may():
             reply.set_exception(NotWrittenError("its sender may not write any more"))
+        elif why := self.refuses(messages):
+            reply.set_result(RemotingCommand(why[0], 0, remark=why[1]))
         else:
-            self.stored.append((queue, body))
-            reply.set_result(RemotingCommand(0, 0, ext={"queueOffset": str(len(self.stored))}))
+            self.stored += [(queue, message.body) for message in messages]
+            first = len(self.stored) - len(messages) + 1
+            reply.set_result(RemotingCommand(0, 0, ext={"queueOffset": str(first)}))
         return reply
 
     # -- the owner

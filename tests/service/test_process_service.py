@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from remoting.messages.properties import get_property
+from remoting.messages.message import Message, decode_record, encode_record
+from remoting.messages.properties import format_properties, get_property
+from service.link.cluster import ClusterLink, Fate, fate_of
 from service.running.entries import REJECTED_TOPIC
 from tests.service.process_cluster import ENTRY, NUMBER, RealCluster, continued, make_topic, now_ms, stopped
 from tests.support.apache import apache_jars
@@ -19,7 +21,7 @@ from tests.support.clients import Client
 from tests.support.need import need
 from tests.support.ours import ROOT
 from tests.support.ports import free_port
-from tests.support.wait import let_pass
+from tests.support.wait import happens, let_pass
 from timewheel_client import Producer
 
 pytestmark = pytest.mark.process
@@ -77,6 +79,7 @@ def test_beside_apache(apache: RealCluster, tmp_path: Path) -> None:
     apache.wait_owned(4)
     _stock_client(apache, tmp_path)
     _rejected(apache)
+    _batches(apache)
     _faults(apache)
     for child in apache.services:
         if child is not first and child.running():
@@ -148,6 +151,60 @@ def _rejected(cluster: RealCluster) -> None:
         reason = get_property(message.properties, "TW_REASON") or ""
         assert cases[number][1] in reason, (number, reason)
         assert message.body == b"body" and get_property(message.properties, "TAGS") == "t"
+
+
+_SPECIAL = {"batchy": "+queue.type=BatchCQ", "compacted": "+cleanup.policy=COMPACTION", "simple": ""}
+
+
+def _batches(cluster: RealCluster) -> None:
+    """What is due together and was born together goes in one request, and each message is as if it had gone alone.
+
+    Topics for whole batches get plain records. A topic that is compacted gets those with keys; the others are rejected.
+    """
+    born_ms, count = now_ms() - 5000, 200
+    due_ms = now_ms() + 6000
+
+    async def send() -> None:
+        for topic, attributes in _SPECIAL.items():
+            await make_topic(cluster.brokers[0].address, topic, 1, attributes=attributes)
+        link = ClusterLink(cluster.namesrv, "SENDER")
+        await link.core.start()
+        try:
+            connection = await link.connection(ENTRY, "broker-0")
+            replies = []
+            for at, topic in enumerate(_SPECIAL):
+                for number in range(count):
+                    flags = 0 if number < count // 2 else 0x101  # it says that the body is compressed
+                    born = Message(topic, 0, number, flags, born_ms + flags, bytes(8), 0, 0, b"", "")
+                    like = decode_record(encode_record(born, bytes(8), 1))
+                    named = {"UNIQ_KEY": f"u{at}/{number}", NUMBER: str(5000 + 1000 * at + number), "TW_TOPIC": topic}
+                    text = format_properties(
+                        {**named, "TW_DELIVER_MS": str(due_ms), "TAGS": "t", **({"KEYS": "k"} if number % 3 else {})}
+                    )
+                    replies.append(link.send_now(connection, (ENTRY, "broker-0", 0), text, b"%d" % number, like=like))
+            assert {(await fate_of(reply)).fate for reply in replies} == {Fate.STORED}
+        finally:
+            await link.core.close()
+
+    asyncio.run(send())
+    keyless = len(range(0, count, 3))
+    for at, topic in enumerate(_SPECIAL):
+        rejected = keyless if topic == "compacted" else 0
+        copies = cluster.wait_delivered(count - rejected, PATIENCE_S, topic)
+        numbers = [number for number in range(count) if number % 3 or not rejected]
+        assert copies.verdict([5000 + 1000 * at + number for number in numbers]) == FAIR
+        for message in copies.messages:
+            number = int(message.body)
+            flags = 0 if number < count // 2 else 0x101
+            assert (message.flag, message.sys_flag, message.born_ms) == (number, flags, born_ms + flags)
+            text = message.properties
+            assert get_property(text, "UNIQ_KEY") == f"u{at}/{number}" and get_property(text, "TAGS") == "t"
+            assert all(get_property(text, name) for name in ("TW_DELAY_ID", "CLUSTER", "MSG_REGION", "TRACE_ON"))
+        # Apache's broker writes the properties of a message that goes alone in another order.
+        batched = [message for message in copies.messages if "TW_DELAY_ID" in message.properties[-40:]]
+        assert len(batched) > count // 4, f"{len(batched)} of {topic} went in batches"
+    wanted = {6000 + number for number in range(0, count, 3)}
+    assert happens(lambda: wanted <= set(cluster.read(REJECTED_TOPIC).found), PATIENCE_S)
 
 
 def _faults(cluster: RealCluster) -> None:

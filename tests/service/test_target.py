@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -227,16 +227,7 @@ _AT = ", org.apache.rocketmq.acl.plain.PlainPermissionManager.checkPerm(PlainPer
 
 def refusing(world: TargetWorld, monkeypatch: pytest.MonkeyPatch, code: int, remark: str) -> None:
     """A broker refuses sends to the topic "closed"."""
-    send_now = world.send_now
-
-    def refuse(connection: object, queue: TargetQueue, *more: Any, **named: Any) -> asyncio.Future[RemotingCommand]:
-        if queue[0] != "closed":
-            return send_now(connection, queue, *more, **named)
-        reply: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
-        reply.set_result(RemotingCommand(code, 0, remark=remark))
-        return reply
-
-    monkeypatch.setattr(world, "send_now", refuse)
+    monkeypatch.setattr(world, "refuses", lambda messages: (code, remark) if messages[0].topic == "closed" else None)
 
 
 @pytest.mark.parametrize(
