@@ -4,6 +4,7 @@ Every record has the same size, as after a steady load of one producer; times, i
 lateness of message n is ``lateness_ms[n]``, so a pipeline that reads the log has to find exactly these figures::
 
     python -m bench.log_maker DIRECTORY --records 10000000 --record-bytes 300
+    python -m bench.log_maker DIRECTORY --records 10000000 --record-bytes 300 --outage-ms 3600000
 """
 
 from __future__ import annotations
@@ -108,8 +109,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--record-bytes", type=int, default=300)
     parser.add_argument("--per-second", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--outage-ms", type=int, default=0, help="lateness evenly from 0 to below this (an outage)")
     options = parser.parse_args(arguments)
     late = spread_lateness(options.records, options.seed)
+    if options.outage_ms:
+        late = np.random.default_rng(options.seed).integers(0, options.outage_ms, options.records)
     make_log(options.directory, late, record_bytes=options.record_bytes, per_second=options.per_second)
     return 0
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.lateness.counting.grouping import group, rank
+from bench.lateness.counting.grouping import constant, group, rank
 from bench.lateness.counting.merging import added_up, grouped
-from bench.lateness.counting.sums import SUM_COLUMNS
+from bench.lateness.counting.sums import SUM_COLUMNS, decode, encode
 
 pytestmark = pytest.mark.spark  # it needs pyarrow, and starts nothing
 
@@ -49,8 +49,6 @@ def test_rows_that_are_alike_become_one(seed: int) -> None:
 
 @pytest.mark.parametrize("far", [0, 1, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32, MOST, MOST - LEAST])
 def test_sums_come_out_of_their_bytes_as_they_went_in(far: int) -> None:
-    from bench.lateness.counting.sums import SUM_COLUMNS, decode, encode
-
     least = LEAST if far > MOST else 5 if far < MOST - 5 else 0
     columns = {name: np.array([least, least, least + far], np.int64) for name in SUM_COLUMNS}
     assert {name: column.tolist() for name, column in decode(encode(columns)).items()} == {
@@ -118,6 +116,29 @@ def test_ids_that_come_once_need_no_order(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("bench.lateness.counting.settle._SPAN_MOST", 0)
     in_order = take_apart(finish(pa.Table.from_batches(parts_of(late, 3))), ["a"])
     assert at_once == in_order
+
+
+def test_minutes_are_added_up_from_messages_as_from_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = np.random.default_rng(8).integers(-5, 3_600_000, 70_000)
+    found = []
+    for times in (0, 1 << 40):
+        monkeypatch.setattr("bench.lateness.counting.settle._TIMES_FEWER", times)
+        found.append(parts_of(late, 2))
+    assert found[0] == found[1]
+
+
+def test_equal_values_of_a_column_are_not_copied() -> None:
+    """An outage has millions of sums; three of their seven columns mostly have one value."""
+    rng = np.random.default_rng(3)
+    rows, none = 5_000, np.full(5_000, 7)
+    parts = []
+    for _ in range(2):
+        sums = dict.fromkeys(SUM_COLUMNS, none) | {"lateness_ms": np.sort(rng.permutation(rows * 9)[:rows])}
+        parts.append(decode(encode(sums)))
+    for found in (parts[0], grouped(parts)):
+        assert {name for name, column in found.items() if column.strides != (0,)} <= {"lateness_ms", "count"}
+    apart = grouped([parts[0], parts[1] | {"key": constant(8, rows)}])
+    assert apart["key"].tolist() == [7] * rows + [8] * rows
 
 
 def test_an_outage_makes_no_row_for_each_message() -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Longs", "Ranked", "group", "rank"]
+__all__ = ["Longs", "Ranked", "constant", "group", "is_constant", "rank"]
 
 Longs = NDArray[np.int64]
 
@@ -40,6 +40,16 @@ class Ranked:
     ranks: NDArray[np.signedinteger] | None
 
 
+def constant(value: int, rows: int) -> Longs:
+    """A column whose values are all equal; it takes the memory of one, and cannot be written to."""
+    return np.broadcast_to(np.int64(value), rows)
+
+
+def is_constant(values: Longs) -> bool:
+    """Whether a column is one of `constant`, known without looking at its rows."""
+    return len(values) > 0 and values.strides == (0,)
+
+
 def rank(values: Longs) -> Ranked:
     """Rank a column of at least one row.
 
@@ -47,6 +57,8 @@ def rank(values: Longs) -> Ranked:
     >>> found.levels.tolist(), found.ranks.tolist()
     ([10, 30], [1, 0, 1])
     """
+    if is_constant(values):
+        return Ranked(values[:1], None)
     lowest, highest = int(values.min()), int(values.max())
     if lowest == highest:
         return Ranked(np.array([lowest], np.int64), None)
@@ -105,7 +117,11 @@ def group(
         found, sums = ordered[starts], _summed(weights, order, starts, rows)
     values: list[Longs] = []
     for column in reversed(columns):
-        found, digit = np.divmod(found, len(column.levels))
+        base = len(column.levels)
+        if base == 1:
+            values.append(constant(int(column.levels[0]), len(found)))
+            continue
+        found, digit = np.divmod(found, base)
         values.append(column.levels[digit])
     return values[::-1], sums
 

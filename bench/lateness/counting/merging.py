@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from bench.lateness.counting.cells import MINUTE_S, cell_seconds
-from bench.lateness.counting.grouping import Longs, Ranked, group, rank
+from bench.lateness.counting.grouping import Longs, Ranked, constant, group, is_constant, rank
 from bench.lateness.counting.settle import BOUNDS, PAIR_ROWS, SECOND_ROWS
 from bench.lateness.counting.sums import HOT_AT_LEAST, HOT_ROWS, HOT_TIMES_MEAN, SUM_COLUMNS, decode, sum_rows, sums_by
 from bench.lateness.logs.schemas import FINE_SCHEMA, arrow_schema
@@ -99,10 +99,16 @@ def added_up(parts: list[dict[str, Longs]]) -> dict[str, Longs]:
 
 def grouped(parts: list[dict[str, Longs]]) -> dict[str, Longs]:
     """Make one of sums in any order, those of one key too; at least one row."""
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in SUM_COLUMNS}
+    whole = {name: _joined([part[name] for part in parts]) for name in SUM_COLUMNS}
     names = SUM_COLUMNS[:-1]
     values, (counts,) = group([rank(whole[name]) for name in names], len(whole["count"]), [whole["count"]])
     return {**dict(zip(names, values, strict=True)), "count": counts}
+
+
+def _joined(columns: list[Longs]) -> Longs:
+    if all(map(is_constant, columns)) and len({int(column[0]) for column in columns}) == 1:
+        return constant(int(columns[0][0]), sum(map(len, columns)))
+    return np.concatenate(columns)
 
 
 def _put_among(parts: list[dict[str, Longs]]) -> dict[str, Longs] | None:

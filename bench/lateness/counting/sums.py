@@ -20,7 +20,7 @@ from struct import Struct
 import numpy as np
 import pyarrow as pa
 
-from bench.lateness.counting.grouping import Longs, Ranked, group
+from bench.lateness.counting.grouping import Longs, Ranked, constant, group, is_constant
 from bench.lateness.logs.packing import NONE
 from bench.lateness.logs.schemas import FINE_SCHEMA, arrow_schema, make_batch
 
@@ -45,7 +45,9 @@ def encode(columns: Mapping[str, Longs]) -> bytes:
     heads, bodies = [_ROWS.pack(len(first))], []
     for name in SUM_COLUMNS:
         values = columns[name]
-        lowest, highest = int(values.min()), int(values.max())
+        lowest = highest = int(values[0])
+        if not is_constant(values):
+            lowest, highest = int(values.min()), int(values.max())
         width = 0
         if highest > lowest:
             width = next(size for size in _WIDTHS if highest - lowest < 1 << (8 * size))
@@ -56,7 +58,7 @@ def encode(columns: Mapping[str, Longs]) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, Longs]:
-    """Read sums back."""
+    """Read sums back; a column whose values are all equal is `constant`."""
     (rows,) = _ROWS.unpack_from(data)
     at = _ROWS.size + _COLUMN.size * len(SUM_COLUMNS)
     columns: dict[str, Longs] = {}
@@ -66,13 +68,13 @@ def decode(data: bytes) -> dict[str, Longs]:
             columns[name] = np.frombuffer(data, _WIDTHS[width], rows, at).astype(np.int64) + lowest
             at += rows * width
         else:
-            columns[name] = np.full(rows, lowest, np.int64)
+            columns[name] = constant(lowest, rows)
     return columns
 
 
 def sum_rows(source: int, table: str, sums: Mapping[str, Longs], bucket: int = 0) -> pa.RecordBatch:
     """A row of `FINE_SCHEMA` with these sums; columns that they do not have are null."""
-    none = np.full(len(sums["count"]), NONE)
+    none = constant(NONE, len(sums["count"]))
     packed = encode({name: sums.get(name, none) for name in SUM_COLUMNS})
     return make_batch(_FINE, {"source": [source], "table": [table], "bucket": [bucket], "packed": [packed]}, 1)
 
