@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.lateness.results.compare import differences, in_words
+from bench.lateness.results.compare import _share, differences, in_words
 from bench.lateness.results.target import Target
 from tests.bench.report_world import AS_OF_MS, Message, result_of
 
@@ -29,6 +29,15 @@ def test_what_is_later_and_what_is_worse() -> None:
     back = {one.name: one for one in differences(summary_of([14] * 10), summary_of([2] * 10))}
     assert (back["p99"].words, back["p99"].worse) == ("12 ms earlier (7.0 times less late)", False)
     assert back["sent"].words == ""
+
+
+@pytest.mark.parametrize(
+    ("late", "said"),
+    [(100, "100 points less"), (96, "96 points less"), (1, "1 point less"), (0.00001, "0.00001 points less")],
+)
+def test_points_are_written_out(late: float, said: str) -> None:
+    """No power of ten, neither for a run that missed its target as a whole nor for one message of ten million."""
+    assert _share("within", 1.0, 1 - late / 100).words == said
 
 
 def test_counts_are_worse_only_where_they_are_faults() -> None:

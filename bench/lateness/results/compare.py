@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from bench.figures.text import count, lateness_text, limit_text, percent
@@ -80,8 +81,9 @@ def _share(name: str, before: float | None, now: float | None) -> Difference:
     texts = [_percent(value) for value in (before, now)]
     if before is None or now is None or before == now:
         return Difference(name, texts[0], texts[1])
-    points = f"{abs(now - before) * 100:.2g}"
-    return Difference(name, texts[0], texts[1], f"{points} points {'less' if now < before else 'more'}", now < before)
+    points = f"{Decimal(f'{abs(now - before) * 100:.3g}'):f}"  # never as a power of ten
+    words = f"{points} point{'s' if points != '1' else ''} {'less' if now < before else 'more'}"
+    return Difference(name, texts[0], texts[1], words, now < before)
 
 
 def _percent(value: float | None) -> str:
