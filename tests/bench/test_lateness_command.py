@@ -117,6 +117,7 @@ def test_hdfs_without_hadoops_native_library(tmp_path: Path, monkeypatch: pytest
     result = call("hdfs://127.0.0.1:1/logs", "--out", tmp_path)
     assert (result.exit_code, len(result.output.splitlines())) == (1, 1), result.output
     assert "give webhdfs://HOST:PORT/" in result.output
+    assert "pip install hdfs-native" in result.output
 
 
 def test_a_uri_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def file_system(uri: str, options: Mapping[str, Any] | str = "") -> Any:
         hint = _LIBRARIES.get(uri.partition("://")[0])
         raise StorageError(f"{uri}: {f'it needs a library: pip install {hint}' if hint else error}") from error
     except (OSError, ValueError, TypeError) as error:  # TypeError: an argument is missing, as the host of webhdfs:///a
-        native = "; without Hadoop's native library give webhdfs://HOST:PORT/… of the name node's HTTP port"
+        native = "; give webhdfs://HOST:PORT/… of the name node's HTTP port, or pip install hdfs-native"
         text = str(error).partition("\n")[0]
         if without_login(uri) != uri:  # the text may have any piece of it
             text = "this is no address that its library can use: are all signs but letters and digits in it %-encoded?"
