@@ -56,7 +56,7 @@ class ConsumeQueue(EntryReader):
     ==============  ===================================================================================
     """
 
-    __slots__ = ("_sums", "buffer", "dirty", "grown", "next", "queue_id", "synced", "topic")
+    __slots__ = ("_making", "_sums", "buffer", "dirty", "grown", "next", "queue_id", "synced", "topic")
 
     def __init__(self, cache: FileCache, directory: Path, topic: str, queue_id: int, file_bytes: int) -> None:
         super().__init__(cache, directory, file_bytes)
@@ -68,6 +68,7 @@ class ConsumeQueue(EntryReader):
         self.grown = False
         self.buffer = self._memory[1]
         self._sums = QueueSums(file_bytes)
+        self._making: Path | None = None  # the file whose creation has begun, or has failed on the way
 
     # ------------------------------------------------------------------------------------------ appending
 
@@ -132,16 +133,18 @@ class ConsumeQueue(EntryReader):
 
     def _make(self, path: Path, blanks_to: int) -> None:
         files = self._cache.files
-        if files.exists(path):
+        if path != self._making and files.exists(path):
             self._unmade = False
             return
         if self._unmade:
             files.makedirs(self.directory)
+        self._making = path  # if a call fails from here on, the next flush repeats all of them
         file = self._cache.get(path, self.file_bytes, create=True)
         if blanks_to:
             file.pwrite(PRE_BLANK * (blanks_to // QUEUE_ENTRY_BYTES), 0)
         file.sync()
         files.sync_dir(self.directory)
+        self._making = None
         self._unmade = False
 
     # ------------------------------------------------------------------------------------------ life

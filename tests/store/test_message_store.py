@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -341,6 +342,28 @@ def test_one_lost_consume_queue_file_is_noticed() -> None:
     again = opened(disk, clock)
     assert again.recovery.rebuilt
     assert bodies(again, queue_id=1) == [b"%d" % n for n in range(1, 60, 2)]
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+@pytest.mark.parametrize("operation", ["create", "truncate", "pwrite", "sync", "sync_dir"])
+def test_a_queues_file_whose_making_failed_is_made_durable_by_the_next_flush(operation: str, number: int) -> None:
+    """The file is there, but whether its name, its size or its blanks would survive a power cut is not known."""
+    disk = SimDisk()
+    clock = Clock()
+    store = opened(disk, clock)
+    store.put_batch([made(b"%d" % n, queue_id=n // 7) for n in range(9)])  # of two files, and of one
+    disk.fail_at(operation, {number}, SyncFailedError("no") if "sync" in operation else disk.full(), "consumequeue")
+    settle(store, clock)
+    disk.fault = None
+    store.close()
+    for seed in range(4):  # draws how many of the new names a power cut leaves
+        twin = disk.copy()
+        twin.rng = Random(seed)
+        twin.power_cut(0.0)
+        again = opened(twin, clock)
+        assert not again.recovery.rebuilt
+        assert bodies(again) + bodies(again, queue_id=1) == [b"%d" % n for n in range(9)]
+        assert again.check() == []
 
 
 @pytest.mark.parametrize("torn_bytes", [0, 40, 60])
