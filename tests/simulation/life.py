@@ -218,7 +218,9 @@ class _Story:
         for again in range(4):
             self.heal()
             self.run_out()
-            if not world.ledger.missing():
+            # What is pending must not be missing: it may have been cancelled by a request that got no answer.
+            waits = world.needs_restart and world.plugin.pending_count() > 0
+            if not world.ledger.missing() and not waits:
                 break
             if again == 3 or not world.needs_restart:
                 world.ledger.finished()
