@@ -128,6 +128,8 @@ class Clerk:
             kept = await self._drop(cache, gone)
             table.gone[: len(gone)] = kept  # only now: they would be listed until they are due if this is ended
         for entry, due_ms in list(table.changing.items()):
+            if not self._owner.is_filled:
+                return  # it may be among those that the cache does not have yet
             try:
                 await asyncio.to_thread(cache.move, entry, due_ms)
             except StoreError as error:

@@ -367,6 +367,27 @@ def test_a_move_of_what_is_not_in_the_cache_yet_waits() -> None:
     asyncio.run(work())
 
 
+def test_a_moved_entry_that_is_not_in_the_cache_yet_stays_moved() -> None:
+    """Both were read while others were dropped, and the disk was full: it was delivered at its first time."""
+
+    async def work() -> None:
+        office = _Office({1: FAR_MS}, doubts=False)
+        office.shard.commands.gone.append(9)
+
+        def meanwhile(_: Sequence[int]) -> None:
+            office.shard.commands.changing[1] = FAR_MS + 1
+            office.is_filled = False
+
+        drop, office.store.drop = office.store.drop, meanwhile  # type: ignore[method-assign]
+        await office.step()
+        assert office.shard.commands.changing == {1: FAR_MS + 1} and not office.store.moved
+        office.is_filled, office.store.drop = True, drop  # type: ignore[method-assign]
+        await office.step()
+        assert not office.shard.commands.changing and office.store.moved == {1: FAR_MS + 1}
+
+    asyncio.run(work())
+
+
 def test_a_move_of_what_comes_into_the_cache_after_its_answer_waits() -> None:
     """The disk took a roll again between the answer and the verdict: ``unknown``, for a message that waited."""
 
