@@ -7,7 +7,7 @@ those of `tests.service.cluster_world`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from service.core.calm import Calm
 from service.core.progress import TargetQueue
@@ -19,6 +19,12 @@ ILLEGAL = 7
 """Every so many entries, one is refused in a batch."""
 CUT = 0.05
 """Share of batches over which the broker dies."""
+
+
+def _not_stored(shard: Shard, offsets: Iterable[int]) -> None:
+    """Note that the target has stored none of these."""
+    for offset in offsets:
+        shard.refused(offset)
 
 
 class BatchNode(Node):
@@ -87,8 +93,7 @@ class BatchNode(Node):
     def refused(self, shard: Shard, broker: Broker, queue: TargetQueue, offsets: list[int]) -> None:
         """The batch was refused for the sake of a message: each goes alone."""
         world = self.world
-        for offset in offsets:
-            shard.refused(offset)
+        _not_stored(shard, offsets)
         for offset in sorted(self.pending.keys() & set(offsets)):
             if shard.may_send(offset, self.pending[offset], world.now, world.now, ("T",)) is MaySend.GO:
                 self.put_batch(shard, broker, queue, [offset])
@@ -99,8 +104,7 @@ class SendsLostAgain(BatchNode):
 
     def lost(self, shard: Shard, broker: Broker, offsets: list[int]) -> None:
         del broker
-        for offset in offsets:
-            shard.refused(offset)
+        _not_stored(shard, offsets)
 
 
 class LooksForTheFirst(BatchNode):
@@ -108,8 +112,7 @@ class LooksForTheFirst(BatchNode):
 
     def lost(self, shard: Shard, broker: Broker, offsets: list[int]) -> None:
         super().lost(shard, broker, offsets[:1])
-        for offset in offsets[1:]:
-            shard.refused(offset)
+        _not_stored(shard, offsets[1:])
 
 
 class BelievesAllOrNothing(BatchNode):
@@ -117,8 +120,7 @@ class BelievesAllOrNothing(BatchNode):
 
     def broken(self, shard: Shard, broker: Broker, offsets: list[int]) -> None:
         del broker
-        for offset in offsets:
-            shard.refused(offset)
+        _not_stored(shard, offsets)
 
 
 class DropsTheRest(BatchNode):
