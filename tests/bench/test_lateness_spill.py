@@ -178,3 +178,51 @@ def test_the_latest_that_wait_are_named_by_their_keys(tmp_path: Path) -> None:
     named = {int(one["delay_id"], 16): (one["topic"], one["key"], one["message_id"]) for one in found["latest"]}
     assert named == {id_: ("Orders", key, "U" + key[4:].replace("-", "")) for id_, key in keys.items() if id_ in named}
     assert len(named) == 50, "all but the one that is due now"
+
+
+def told_bytes(root: Path, as_of_ms: int) -> int:
+    from bench.lateness.engines.job import look_at_logs
+    from bench.lateness.pipeline import Job, find_sources
+
+    job = Job(find_sources([str(root)]), root / "out", as_of_ms=as_of_ms)
+    look_at_logs(job)
+    return job.bytes_to_read
+
+
+def waiting_store(root: Path, segment_bytes: int, records: int) -> tuple[SpillStore, int]:
+    """A delay store with messages that are due in a minute, one after the other; and the size of their records."""
+    (root / "commitlog").mkdir()
+    (root / "timewheel").mkdir()
+    options = tiny_options(segment_bytes=segment_bytes)
+    store = SpillStore.open(Files(), root / "timewheel" / "delay", STORE_ID, options, None)
+    record = encode_record(Message("Orders", born_ms=NOW_MS, body=bytes(300)), HOST)
+    for number in range(records):
+        block = store.append([(NOW_MS + 60_000 + number, store.next_id(), record)])
+        with store.lock:
+            store.publish(block)
+    store.journal.sync()
+    return store, len(record)
+
+
+def test_a_segment_is_read_up_to_its_zeros(tmp_path: Path) -> None:
+    """It has its full size from the start, so the size of its file would make a wrong total in the progress."""
+    store, record_bytes = waiting_store(tmp_path, 1 << 20, 10)
+    assert sum(path.stat().st_size for path in (tmp_path / "timewheel" / "delay" / "journal").iterdir()) >= 1 << 20
+    found = told_bytes(tmp_path, NOW_MS)
+    assert 10 * record_bytes < found < 10 * (record_bytes + 200)
+    with store.lock:
+        section = store.snapshot()
+    store.close()
+    DeliveryCheckpoint(Files(), tmp_path / "timewheel" / "checkpoint", STORE_ID).replace_section("delay", section, 0)
+    assert told_bytes(tmp_path, NOW_MS) == found, "from the position in the checkpoint on"
+
+
+def test_of_a_run_the_records_are_read_only_if_they_are_overdue(tmp_path: Path) -> None:
+    store, record_bytes = waiting_store(tmp_path, 2_000, 40)
+    while store.spill_step(NOW_MS, NOW_MS):
+        pass
+    assert store.run_count > 0
+    store.close()
+    before, half, all_ = (told_bytes(tmp_path, NOW_MS + ms) for ms in (59_999, 60_019, 60_039))
+    assert all_ - before > 30 * record_bytes
+    assert half - before == pytest.approx((all_ - before) / 2, rel=0.2)

@@ -93,7 +93,13 @@ class Job:
         ends = self.counted_to or [0] * len(self.sources)
         logs = zip(self.plans, ends, strict=True)
         size = sum(segment.end for plan, end in logs for segment in plan.segments if segment.base >= end)
-        return size + sum(file.size for file in self._spill_files())
+        return size + self.waiting_bytes
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes to read of the delay stores; after `look_at_delay_stores`."""
+        assert self.as_of_ms is not None
+        return sum(file.bytes_to_read(self.as_of_ms) for file in self._spill_files())
 
     @property
     def log_bytes(self) -> int:

@@ -44,7 +44,7 @@ class SpillShare:
     @property
     def size(self) -> int:
         """Bytes of the delay store that the share reads."""
-        return self.file.size
+        return self.file.bytes_to_read(self.as_of_ms)
 
 
 @dataclass(frozen=True)

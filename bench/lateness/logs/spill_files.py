@@ -11,17 +11,14 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.lateness.logs.progress import Done, done_sets, whole_file
 from bench.lateness.logs.storage import Storage, StorageError, StoredFile
 from remoting.errors import RecordError
 from remoting.layout import (
-    CHECKPOINT,
-    CHECKPOINT_SECTION,
-    DELAY_SECTION,
     FILE_HEADER_BYTES,
     FRAME,
     FRAME_BYTES,
@@ -31,7 +28,7 @@ from remoting.layout import (
     MANIFEST,
     RECORD,
 )
-from remoting.layout.table import LITTLE_INT, LITTLE_LONG, UNSIGNED_SHORT
+from remoting.layout.table import LITTLE_INT
 from remoting.messages.record import record_fields, record_size
 from store.disk.errors import StoreError
 from store.spill.rows.done_set import DoneSet
@@ -52,14 +49,11 @@ from store.spill.rows.run_shape import RunShape
 __all__ = ["Look", "Rows", "SpillFile", "SpillMovedError", "plan_spill", "read_spill_file"]
 
 _PLAN_TRIES = 5
-_WINDOW = 4 << 20
+_WINDOW, _LOOK_BYTES = 4 << 20, 64 << 10
 _BORN_MS = RECORD.picked("born_ms")
-_CHECKPOINT_HEAD = CHECKPOINT.struct()
-_CRC = slice(CHECKPOINT.at("crc"), CHECKPOINT.at("zeros"))
-_SECTION = CHECKPOINT_SECTION.struct()
-_DONE_HEAD = DELAY_SECTION.struct("version", "position")
 _FRAME_MAGIC = FRAME_MAGIC.to_bytes(4, "little")
 _KIND_AND_COUNT = FRAME.picked("kind", "count")
+_FRAME_PLACE = FRAME.picked("magic", "length", "position")
 _STORE_ID = slice(MANIFEST.at("store_id"), MANIFEST.at("epoch"))
 _KEY_MAX = (1 << 63) - 1
 
@@ -75,7 +69,8 @@ class SpillFile:
     """One file of the delay store: a journal segment (``shape`` is None) or a run, and which of its records count.
 
     ``own``: of a segment (upper due, upper id), of a run (first, end); ``done``: its encoded done-set, or empty;
-    ``data``: for an index, the path of the segment with the records.
+    ``data``: for an index, the path of the segment with the records; ``filled``: bytes of a segment before the zeros
+    that it is filled up with.
     """
 
     path: str
@@ -87,11 +82,23 @@ class SpillFile:
     shape: bytes | None
     done: bytes
     data: str = ""
+    filled: int = 0
 
     @property
     def rows(self) -> int | None:
         """How many messages a run has at most; None for a segment."""
         return None if self.shape is None else self.own[1] - self.own[0]
+
+    def bytes_to_read(self, as_of_ms: int) -> int:
+        """Bytes that a reading takes: of a segment up to its zeros, of a run its pages, and the records that are
+        overdue at ``as_of_ms``, estimated as if due times were spread evenly."""
+        if self.shape is None:
+            return self.filled
+        shape, done = RunShape.unpack(self.shape), DoneSet.decode(self.done)[0] if self.done else DoneSet()
+        due = (as_of_ms + 1 - shape.due_min) / (shape.due_max + 1 - shape.due_min) * shape.count
+        late = max(0, min(shape.count, int(due)) - done.count)
+        begin, end = _pages(shape, self.own, done)
+        return (end - begin) * shape.page_bytes + (0 if shape.is_index else shape.data_bytes * late // shape.count)
 
 
 @dataclass(slots=True)
@@ -161,14 +168,6 @@ def _join(parts: list[Rows]) -> Rows:
     )
 
 
-def _whole(storage: Storage, path: str, size: int) -> bytes:
-    file = storage.open(path)
-    try:
-        return file.read(0, size)
-    finally:
-        file.close()
-
-
 def plan_spill(store: str, storage: Storage) -> list[SpillFile]:
     """List the present files of a store's delay store, none without one. Raises StoreError or StorageError.
 
@@ -180,9 +179,9 @@ def plan_spill(store: str, storage: Storage) -> list[SpillFile]:
         before = _manifests(storage, folder)
         if not before:
             return []
-        sections = _checkpoint(storage, f"{store}/timewheel")
+        done = done_sets(storage, store)
         if _manifests(storage, folder) == before:
-            return _files(folder, _better(folder, before), _done_sets(sections.get("delay", b"")))
+            return _files(storage, folder, _better(folder, before), done)
     raise SpillMovedError(f"{folder}: the manifest changed {_PLAN_TRIES} times while it was read")
 
 
@@ -190,7 +189,7 @@ def _manifests(storage: Storage, folder: str) -> dict[str, bytes]:
     """The manifest and its copy, if they exist."""
     sizes = storage.sizes(folder)
     names = [name for name in ("manifest", "manifest.copy") if name in sizes]
-    return {name: _whole(storage, f"{folder}/{name}", sizes[name]) for name in names}
+    return {name: whole_file(storage, f"{folder}/{name}", sizes[name]) for name in names}
 
 
 def _better(folder: str, found: dict[str, bytes]) -> Manifest:
@@ -208,56 +207,43 @@ def _better(folder: str, found: dict[str, bytes]) -> Manifest:
     return max(whole, key=lambda manifest: manifest.generation)
 
 
-def _files(folder: str, manifest: Manifest, done: dict[int, bytes]) -> list[SpillFile]:
+def _files(storage: Storage, folder: str, manifest: Manifest, done: Done) -> list[SpillFile]:
     files = []
     for entry in manifest.segments:
         own = (int(entry.upper[0]), int(entry.upper[1]))
         path = f"{folder}/journal/{entry.no:010d}"
-        known = done.get(entry.no, b"")
-        files.append(SpillFile(path, entry.no, manifest.store_id, entry.base, entry.size, own, None, known))
+        known = done.sets.get(entry.no, b"")
+        filled = _filled(storage, path, entry.base, entry.size, done.position)
+        files.append(
+            SpillFile(path, entry.no, manifest.store_id, entry.base, entry.size, own, None, known, filled=filled)
+        )
     for run in manifest.runs:
         path = f"{folder}/runs/{run.no:010d}"
         own = (run.first, run.end)
         size = run.shape.file_bytes
-        known = done.get(run.no, b"")
+        known = done.sets.get(run.no, b"")
         data_path = f"{folder}/journal/{run.data.no:010d}" if run.data is not None else ""
         files.append(SpillFile(path, run.no, manifest.store_id, 0, size, own, run.shape.pack(), known, data_path))
     return files
 
 
-def _checkpoint(storage: Storage, folder: str) -> dict[str, bytes]:
-    """Sections of the delivery checkpoint. The file is replaced as a whole, so one read gives one state."""
-    if "checkpoint" not in storage.sizes(folder):
-        return {}
-    data = _whole(storage, f"{folder}/checkpoint", 1 << 30)
-    crc = int.from_bytes(data[_CRC], "big")
-    if not data.startswith(b"TWCP") or crc32(data[: _CRC.start] + bytes(4) + data[_CRC.stop :]) != crc:
-        raise StorageError(f"{folder}/checkpoint is damaged: {len(data)} bytes that begin with {data[:8]!r}")
-    _, _, count, *_ = _CHECKPOINT_HEAD.unpack_from(data)
-    at, sections = _CHECKPOINT_HEAD.size, {}
-    for _ in range(count):
-        (length,) = UNSIGNED_SHORT.unpack_from(data, at)
-        name = data[at + 2 : at + 2 + length].decode()
-        at += 2 + length
-        _, length = _SECTION.unpack_from(data, at)
-        at += _SECTION.size
-        sections[name] = data[at : at + length]
+def _filled(storage: Storage, path: str, base: int, size: int, position: int) -> int:
+    """Where the frames of a segment end. Those before the journal ``position`` are known to be there."""
+    at = max(min(position - base, size), FILE_HEADER_BYTES)
+    begin, data, step = at, b"", _LOOK_BYTES
+    while at + FRAME_BYTES <= size:
+        if at + FRAME_BYTES > begin + len(data):
+            try:
+                begin, data, step = at, storage.peek(path, at, step), _WINDOW
+            except StorageError as error:
+                raise SpillMovedError(f"{path}: {error}") from error
+            if len(data) < FRAME_BYTES:
+                break
+        magic, length, place = _FRAME_PLACE.unpack_from(data, at - begin)
+        if magic != FRAME_MAGIC or place != base + at or length < FRAME_BYTES:
+            break
         at += length
-    return sections
-
-
-def _done_sets(section: bytes) -> dict[int, bytes]:
-    found: dict[int, bytes] = {}
-    if not section:
-        return found
-    version, count, _ = _DONE_HEAD.unpack_from(section)
-    at = _DONE_HEAD.size + (LITTLE_LONG.size if version > 1 else 0)  # the section's number
-    for _ in range(count):
-        (number,) = LITTLE_LONG.unpack_from(section, at)
-        begin = at + LITTLE_LONG.size
-        _, at = DoneSet.decode(section, begin)
-        found[number] = section[begin:at]
-    return found
+    return min(at, size)
 
 
 def read_spill_file(storage: Storage, file: SpillFile, look: Look) -> Iterator[Rows]:
@@ -367,15 +353,19 @@ def _read_overdue(rows: Rows, starts: Longs, data: bytes, look: Look) -> None:
             rows.overdue[index] = look.take(data[begin : begin + record_size(data, begin)])
 
 
+def _pages(shape: RunShape, own: tuple[int, int], done: DoneSet) -> tuple[int, int]:
+    """The pages of a run with rows that are its own and not done: from, before."""
+    first, end = own
+    begin = max(first, min(done.prefix, shape.count)) // shape.rows_per_page
+    return begin, max(begin, -(-min(end, shape.count) // shape.rows_per_page))
+
+
 def _run(handle: StoredFile, records: StoredFile, file: SpillFile, done: DoneSet, look: Look) -> Iterator[Rows]:
     assert file.shape is not None
     shape = RunShape.unpack(file.shape)
     seed = page_seed(file.store_id, file.number)
-    per_page = shape.rows_per_page
     read = read_place_page if shape.is_index else read_column_page
-    first, end = file.own
-    begin = max(first, min(done.prefix, shape.count))
-    for number in range(begin // per_page, -(-min(end, shape.count) // per_page)):
+    for number in range(*_pages(shape, file.own, done)):
         at = FILE_HEADER_BYTES + number * shape.page_bytes
         try:
             data = handle.read(at, shape.page_bytes)
