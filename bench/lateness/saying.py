@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.figures.text import limit_text, percent
 from bench.lateness.results.compare import differences, in_words
+from bench.lateness.results.receipts import receipts_in_words
 from bench.lateness.results.result import Result
 from bench.lateness.summary import verdict
 
@@ -30,8 +31,7 @@ def last_lines(summary: dict[str, Any], out: Path, before: Result | None, empty:
     for path in empty:
         yield f"no receipt in {path}: a file of `timewheel consume --record` is expected"
     end = summary["total"]["end_to_end"]
-    if end and end["unmatched"] and not end["received"]:
-        yield f"none of {end['unmatched']:,} receipts leads to a delivery in these logs"
+    yield from receipts_in_words(end, brief=True) if end else ()
     damaged = sum(source["damaged_count"] for source in summary["sources"])
     if damaged:
         yield f"{damaged} damaged region{'s' if damaged > 1 else ''}, see {out / 'summary.json'}"

@@ -61,7 +61,7 @@ def make_summary(
     if received is not None:
         repeated = sum(received.repeated.values())
         total["end_to_end"] = _end_to_end(tables[TOPIC + RECEIVED], repeated, seen.latest_received)
-        total["end_to_end"]["unmatched"] = received.unmatched
+        total["end_to_end"] |= {"unmatched": received.unmatched, "ambiguous": received.ambiguous}
     return {
         "version": VERSION,
         "made_ms": time.time_ns() // 1_000_000,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from bench.log_maker import make_log
+from bench.log_maker import FIRST_DUE_MS, make_log
 
 pytestmark = pytest.mark.spark  # it imports PySpark, and starts nothing
 
@@ -271,6 +272,30 @@ def test_receipts_that_are_none(store: Path, tmp_path: Path) -> None:
     result = call(store, "--out", tmp_path / "two", "--received", other, "--quiet")
     assert result.exit_code == 2
     assert f"Error: --received {other}: no receipts of `consume --record`" in result.output
+
+
+def test_receipts_of_copies_of_one_log(store: Path, tmp_path: Path) -> None:
+    """Nobody can know which copy they are of, and the words say so with their number: terminal, page and JSON."""
+    copy = tmp_path / "copy"
+    shutil.copytree(store, copy)
+    seen = tmp_path / "seen.jsonl"
+    due_ms = FIRST_DUE_MS
+    lines = [
+        {"offset_message_id": f"7F00000100002A9F{place:016X}", "store_ms": due_ms, "received_ms": due_ms + 5}
+        for place in (0, 0, 8)
+    ]
+    seen.write_text("\n".join(map(json.dumps, lines)))
+    one = call(store, "--out", tmp_path / "out", "--received", seen, "--quiet")
+    assert one.output.splitlines()[1:] == []
+    result = call(store, copy, "--out", tmp_path / "out", "--received", seen, "--quiet")
+    words = "2 of 3 receipts lead to deliveries in several of these logs, as with copies of one log, and count for none"
+    other = "1 of 3 receipts leads to no delivery in these logs"
+    assert result.output.splitlines()[1:] == [words, other]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert words in page
+    assert other in page
+    end = json.loads((tmp_path / "out" / "summary.json").read_text())["total"]["end_to_end"]
+    assert (end["received"], end["unmatched"], end["ambiguous"]) == (0, 3, 2)
 
 
 def test_a_figure_that_nothing_was_found_for(store: Path, tmp_path: Path) -> None:

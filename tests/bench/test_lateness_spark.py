@@ -240,9 +240,13 @@ def test_a_receipt_counts_for_its_own_broker_only(spark: Any, tmp_path: Path) ->
     summary, _ = run(spark, tmp_path / "out", [first, second], received=seen)
     ends = [source["end_to_end"] for source in summary["sources"]]
     assert [(end["received"], end["percentiles"]["max"]) for end in ends] == [(2, 1), (2, 2)]
-    assert summary["total"]["end_to_end"]["unmatched"] == 1
+    end = summary["total"]["end_to_end"]
+    assert (end["unmatched"], end["ambiguous"]) == (1, 0)
+    lines += lines[:1]
+    (tmp_path / "seen.jsonl").write_text("\n".join(lines) + "\n")
     summary, _ = run(spark, tmp_path / "again", [first, copy], received=seen)
-    assert (summary["total"]["end_to_end"]["received"], summary["total"]["end_to_end"]["unmatched"]) == (0, 5)
+    end = summary["total"]["end_to_end"]
+    assert (end["received"], end["unmatched"], end["ambiguous"]) == (0, 6, 3)
 
 
 def test_every_record_is_a_row_of_the_public_source(spark: Any, tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from tests.support.lateness_world import HOST, HOST_V6, START_MS, Log, class_of,
 
 
 def test_the_examples_run() -> None:
-    names = ("counting.buckets", "checking", "reading_progress", "results.result", "summary", "results.target")
+    names = ("counting.buckets", "checking", "reading_progress", "summary")
+    names += tuple(f"results.{name}" for name in ("receipts", "result", "target"))
     for name in names:
         module = importlib.import_module(f"bench.lateness.{name}") if name != "summary" or HAS_ARROW else None
         assert module is None or doctest.testmod(module).failed == 0

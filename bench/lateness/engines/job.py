@@ -143,11 +143,13 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Receipts:
     """Receipts of consumers: ``sums`` of end-to-end lateness, in the form of `Engine.sums`; ``repeated`` by source
-    number; ``unmatched``: the number of receipts without a delivery."""
+    number; ``unmatched``: the number of receipts without a delivery; ``ambiguous``: those of them that match several
+    sources."""
 
     sums: Any
     repeated: Mapping[int, int]
     unmatched: int
+    ambiguous: int
 
 
 class Engine(Protocol):

@@ -194,9 +194,10 @@ class LocalEngine:
         """
         lines = read_lines(job.received)
         found = pa.Table.from_batches(self._messages, _MESSAGE)
-        matched, repeated, unmatched = _joined(lines, found, hosts)
+        matched, repeated, unmatched, ambiguous = _joined(lines, found, hosts)
         write_lines(lines, job.out / RECEIVED_ROWS)
-        return Receipts(finish(pa.Table.from_batches(add_up(matched.to_batches()), _FINE)), repeated, unmatched)
+        sums = finish(pa.Table.from_batches(add_up(matched.to_batches()), _FINE))
+        return Receipts(sums, repeated, unmatched, ambiguous)
 
 
 def _shares(job: Job) -> list[Share]:
@@ -309,8 +310,8 @@ def _merged(batches: Iterable[pa.RecordBatch]) -> pa.Table:
 
 def _joined(
     lines: pa.Table, found: pa.Table, hosts: Mapping[int, Iterable[str]]
-) -> tuple[pa.Table, dict[int, int], int]:
-    """As `received.read_received` on Spark: matched messages, repeats by source, number of unmatched receipts."""
+) -> tuple[pa.Table, dict[int, int], int, int]:
+    """As `received.read_received` on Spark: matched messages, repeats by source, unmatched and ambiguous receipts."""
     receipts: dict[tuple[str, int, int | None], list[int]] = {}
     for text, store_ms, received_ms in zip(*(lines[name].to_pylist() for name in lines.column_names), strict=True):
         host, place = text[:-16].upper(), _position(text[-16:])
@@ -327,7 +328,7 @@ def _joined(
     rows: list[int] = []
     first: list[int] = []
     repeated = dict.fromkeys(hosts, 0)
-    matched = 0
+    matched = ambiguous = 0
     for (host, place, store_ms), (received_ms, times) in receipts.items():
         ways = [number for number in known.get(host, ()) if (number, place, store_ms) in row_of]
         if len(ways) == 1:
@@ -335,10 +336,12 @@ def _joined(
             first.append(received_ms)
             repeated[ways[0]] += times - 1
             matched += times
+        elif ways:
+            ambiguous += times
     kept = delivered.take(pa.array(rows, pa.int64()))
     late = pa.array(np.array(first, np.int64) - np.asarray(kept["due_ms"], np.int64), pa.int64())
     kept = kept.set_column(kept.column_names.index("lateness_ms"), "lateness_ms", late)
-    return kept, repeated, len(lines) - matched
+    return kept, repeated, len(lines) - matched, ambiguous
 
 
 def _position(digits: str) -> int:

@@ -6,8 +6,8 @@ groups. Offsets alone are not enough: the logs of two brokers have the same ones
 store hosts in its records.
 
 A receipt without a delivery (another broker, a log that was cut) is counted as unmatched and is in no histogram. The
-same holds for a receipt that matches two sources, such as copies of one log. Files whose name ends in ``.parquet`` have
-the same columns as the lines; each run makes one from its receipts.
+same holds for a receipt that matches several sources, such as copies of one log; it is also counted as ambiguous. Files
+whose name ends in ``.parquet`` have the same columns as the lines; each run makes one from its receipts.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ _HEX_DIGITS = 16
 @dataclass(frozen=True)
 class Received:
     """``matched``: one row for each received message, as in `bench.lateness.engines.compute.messages`, but with the
-    end-to-end lateness; ``repeated`` by source number; ``unmatched``: the number of receipts without a delivery."""
+    end-to-end lateness; ``repeated`` by source number; ``unmatched``: the number of receipts without a delivery;
+    ``ambiguous``: those of them that match several sources."""
 
     matched: DataFrame
     repeated: dict[int, int]
     unmatched: int
+    ambiguous: int
 
 
 def read_received(
@@ -57,13 +59,16 @@ def read_received(
     known = spark.createDataFrame(pairs, "host string, source int")
     delivered = found.where(f.col("state") == "delivered")
     joined = receipts.join(known, "host").join(delivered, ["source", "offset", "store_ms"])
-    once = joined.groupBy("host", "offset", "store_ms").agg(f.count(f.lit(1)).alias("sources"))
-    matched = joined.join(once.where(f.col("sources") == 1), ["host", "offset", "store_ms"]).persist()
+    key = ["host", "offset", "store_ms"]
+    ways = joined.groupBy(*key).agg(f.count(f.lit(1)).alias("sources"), f.first("times").alias("all")).persist()
+    matched = joined.join(ways.where(f.col("sources") == 1).drop("all"), key).persist()
     more = matched.groupBy("source").agg(f.sum(f.col("times") - 1).alias("more"), f.sum("times").alias("all")).collect()
     repeated = dict.fromkeys(hosts, 0) | {row["source"]: int(row["more"]) for row in more}
     unmatched = lines.count() - sum(int(row["all"]) for row in more)
+    several = ways.where(f.col("sources") > 1).agg(f.coalesce(f.sum("all"), f.lit(0)).alias("all")).collect()
+    ambiguous = sum(int(row["all"]) for row in several)
     late = matched.withColumn("lateness_ms", f.col("received_ms") - f.col("due_ms"))
-    return Received(late.drop("received_ms", "times", "host", "sources"), repeated, unmatched)
+    return Received(late.drop("received_ms", "times", "host", "sources"), repeated, unmatched, ambiguous)
 
 
 def _lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:

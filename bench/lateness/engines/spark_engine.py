@@ -85,7 +85,7 @@ class SparkEngine:
         buckets = self._buckets(job)
         added = _results(sums_of_messages(received.matched, buckets), buckets)
         write_received(self._spark, job.received, str(job.out / RECEIVED_ROWS))
-        return Receipts(added, received.repeated, received.unmatched)
+        return Receipts(added, received.repeated, received.unmatched, received.ambiguous)
 
     def _buckets(self, job: Job) -> int:
         """How many tasks add up the sums of the parts; 1: the driver does it."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.figures.text import count, lateness_text, limit_text, milliseconds, percent, utc
+from bench.lateness.results.receipts import receipts_in_words
 from bench.lateness.results.result import COUNTS, QUANTILES, WITHIN_MS
 from bench.report.charts.bars import Limit, within_chart
 from bench.report.charts.ccdf import DrawnCurve
@@ -105,8 +106,10 @@ def verdict_section(
     parts = [tiles(figures)]
     if total.get("end_to_end"):
         end = total["end_to_end"]
-        parts.append(note(f"Consumers recorded {count(end['received'])} receipts, {count(end['repeated'])} of them "
-                          f"repeats, {count(end['early'])} early."))  # fmt: skip
+        matched = end["received"] + end["repeated"]
+        parts.append(note(f"Consumers recorded {count(matched)} receipts of deliveries in these logs, "
+                          f"{count(end['repeated'])} of them repeats, {count(end['early'])} early."))  # fmt: skip
+        parts += [note(f"{_capital(line)}.") for line in receipts_in_words(end)]
     if summary["expectations"]:
         parts.append(_expected(summary["expectations"]))
     if len(columns) > 1:
