@@ -87,6 +87,40 @@ def test_nothing_is_cut_off_or_overlaps(browser: Chromium, pages: dict[str, Path
         assert browser.evaluate(OVERLAPPING) == [], name
 
 
+LATEST = [
+    {
+        "source": "timewheel", "topic": "orders-of-a-topic-with-a-long-name", "key": f"order-{number:030}",
+        "message_id": f"7F0000010000{number:020X}", "delay_id": f"{(1 << 40) + number:x}", "overdue": number < 50,
+        "due_ms": AS_OF_MS - number, "lateness_ms": 3_600_000 - number, "offset": number,
+    }
+    for number in range(100)
+]  # fmt: skip
+
+
+def test_a_long_table_takes_a_part_of_a_phones_screen(browser: Chromium, tmp_path: Path) -> None:
+    """It scrolls by itself, in both ways, with its head in place; a row is one line. A wide page shows all of it."""
+    result = result_of(["timewheel"], ours_like("timewheel", 200, 3, 1))
+    result.summary["latest"] = LATEST
+    lateness_page.write(result, tmp_path / "page.html")
+    script = """(() => {
+      const section = document.querySelector('#latest'), table = section.querySelector('table');
+      const box = table.parentElement, head = table.tHead.rows[0].cells[0], rows = [...table.tBodies[0].rows];
+      box.scrollTo(0, 1000);
+      const top = head.getBoundingClientRect().top - box.getBoundingClientRect().top;
+      return [section.offsetHeight, Math.max(...rows.map(r => r.offsetHeight)), box.scrollTop, Math.round(top)];
+    })()"""
+    seen = browser.open(tmp_path / "page.html", 390)
+    assert seen.content_px <= seen.window_px == 390
+    height, row, scrolled, head = browser.evaluate(script)
+    assert height < 900, "the window's height"
+    assert row < 40
+    assert (scrolled, head) == (1_000, 0)
+    browser.open(tmp_path / "page.html", 1280)
+    height, _, scrolled, _ = browser.evaluate(script)
+    assert height > 100 * 20
+    assert scrolled == 0
+
+
 def test_one_size_of_each_picture_is_shown(browser: Chromium, pages: dict[str, Path]) -> None:
     shown = "[...document.querySelectorAll('figure > div')].filter(e => e.offsetHeight > 20).map(e => e.className)"
     for width, name in ((1280, "wide"), (390, "narrow")):

@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 Html = NewType("Html", str)
+_LONG_TABLE = 20
 _FIGURE = re.compile(r"[-\d,.]+ (ms|s|min|h|d|y)")
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d UTC)")
 
@@ -111,6 +112,8 @@ def table(
 ) -> Html:
     """Return a table; the first column names its row, the columns numbered in ``words`` hold sentences.
 
+    On a phone, a table of more than `_LONG_TABLE` rows scrolls within its own box, and a row is one line.
+
     ``sorts``: a click on a head sorts by that column.
     """
     head = "".join(f'<th scope="col"{_words(n in words)}>{text(name)}</th>' for n, name in enumerate(heads))
@@ -119,8 +122,9 @@ def table(
     title = f'<p class="caption">{text(caption)}</p>' if caption else ""
     name = f' aria-label="{text(caption)}"' if caption else ""
     style = ' class="sorts"' if sorts and len(lines) > 1 else ""
+    box = "scroll long" if len(lines) > _LONG_TABLE else "scroll"
     return Html(
-        f'{title}<div class="scroll"><table{style}{name}><thead><tr>{head}</tr></thead>\n'
+        f'{title}<div class="{box}"><table{style}{name}><thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
 
