@@ -27,7 +27,7 @@ from bench.lateness.checking import (
 from bench.lateness.engines.ending import ends_on_sigterm, stop_event
 from bench.lateness.engines.job import Engine
 from bench.lateness.engines.local_engine import LOCAL_BYTES_MAX, LocalEngine
-from bench.lateness.engines.session import JavaMissingError, is_brief, spark_session
+from bench.lateness.engines.session import JavaMissingError, SparkStartError, is_brief, spark_session
 from bench.lateness.logs.packing import parts_for
 from bench.lateness.logs.reading import APACHE_LEVELS, DamagedLogError, parse_levels
 from bench.lateness.logs.receipt_lines import without_receipts
@@ -223,7 +223,7 @@ def _in_a_line() -> Iterator[None]:
     """Turn our errors into one line that ends the command."""
     try:
         yield
-    except (JavaMissingError, StorageError, StoreError) as error:
+    except (JavaMissingError, SparkStartError, StorageError, StoreError) as error:
         raise click.ClickException(without_login(str(error))) from None
     except ValueError as error:
         raise click.UsageError(without_login(str(error))) from None

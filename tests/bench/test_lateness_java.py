@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench.lateness.engines.session import JavaMissingError, java_version, need_java
+from bench.log_maker import make_log
 
 
 def pretend(folder: Path, version: str) -> Path:
@@ -46,3 +51,19 @@ def test_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 def test_a_good_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(pretend(tmp_path, 'openjdk version "21.0.1"')))
     assert need_java() == 21
+
+
+@pytest.mark.spark
+@pytest.mark.process
+def test_spark_that_does_not_start_is_one_line(tmp_path: Path) -> None:
+    """Java's reason, not its stack trace, nor ours."""
+    make_log(tmp_path / "store", np.zeros(3, np.int64), segment_bytes=1 << 20)
+    code = "from bench.lateness.command import lateness_command; lateness_command()"
+    command = [sys.executable, "-c", code, str(tmp_path / "store"), "--out", str(tmp_path / "out"), "--quiet"]
+    left = {name: value for name, value in os.environ.items() if name not in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")}
+    done = subprocess.run(
+        [*command, "--master", "yarn"], capture_output=True, text=True, timeout=300, check=False, env=left
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    reason = "Spark does not start: When running with master 'yarn' either HADOOP_CONF_DIR"
+    assert done.stderr.startswith(f"Error: --master yarn: {reason}"), done.stderr

@@ -21,7 +21,15 @@ from typing import Any
 
 from bench.lateness.engines.ending import held, terminated
 
-__all__ = ["JavaMissingError", "is_brief", "java_version", "need_java", "package_zip", "spark_session"]
+__all__ = [
+    "JavaMissingError",
+    "SparkStartError",
+    "is_brief",
+    "java_version",
+    "need_java",
+    "package_zip",
+    "spark_session",
+]
 
 JAVA_MAJORS = (17, 21)
 _SHIPPED = ("bench", "remoting", "store")
@@ -40,6 +48,14 @@ appender.console.layout.pattern = spark: %m%n
 logger.window.name = org.apache.spark.sql.catalyst.expressions
 logger.window.level = error
 """
+
+
+_SAID = re.compile(r'(?:Exception in thread "[^"]*" |spark: |Error: |: )(?:[\w.$]+(?:Exception|Error): )?(.+)')
+"""A line of Java's or of Spark's with a reason."""
+
+
+class SparkStartError(Exception):
+    """Spark does not start with these settings; the text has master and reason."""
 
 
 class JavaMissingError(Exception):
@@ -144,7 +160,7 @@ def spark_session(
 ) -> Iterator[Any]:
     """A Spark session for one run. At the end it is stopped and its temporary folder removed.
 
-    ``brief``: a short run (`is_brief`). Raises JavaMissingError without Java.
+    ``brief``: a short run (`is_brief`). Raises JavaMissingError without Java, SparkStartError if Spark does not start.
     """
     need_java()
     from pyspark.errors import PySparkException
@@ -164,7 +180,7 @@ def spark_session(
             builder = SparkSession.builder.master(master).appName("timewheel lateness")
             for name, value in {**_settings(folder, master, memory, partitions, brief), **(settings or {})}.items():
                 builder = builder.config(name, value)
-            with _quiet_start(folder):
+            with _quiet_start(folder, master):
                 spark = builder.getOrCreate()
             ends.callback(_stop, spark)
             spark.sparkContext.setLogLevel("ERROR")
@@ -205,8 +221,9 @@ def _spark_home(folder: Path) -> Path:
 
 
 @contextmanager
-def _quiet_start(folder: Path) -> Iterator[None]:
-    """Send the launcher's first lines, which no setting silences, to a file; show them if the start fails."""
+def _quiet_start(folder: Path, master: str) -> Iterator[None]:
+    """Send the launcher's first lines, which no setting silences, to a file; if the start fails, take the reason from
+    it."""
     sys.stderr.flush()
     saved = os.dup(2)
     path = folder / "start.log"
@@ -214,14 +231,25 @@ def _quiet_start(folder: Path) -> Iterator[None]:
         os.dup2(file.fileno(), 2)
     try:
         yield
-    except Exception:
-        os.dup2(saved, 2)
-        if not terminated():
-            sys.stderr.write(path.read_text(errors="replace"))
-        raise
+    except Exception as error:  # PySpark's, Py4J's, or of a class that Java's was turned into
+        if terminated():
+            raise
+        said = f"{path.read_text(errors='replace')}\n{error}"
+        raise SparkStartError(f"--master {master}: Spark does not start: {_start_reason(said)}") from error
     finally:
         os.dup2(saved, 2)
         os.close(saved)
+
+
+def _start_reason(said: str) -> str:
+    """The reason in the lines of a start that failed.
+
+    >>> _start_reason('WARNING: modules\\nException in thread "main" org.apache.spark.SparkException: No.\\n\\tat x')
+    'No.'
+    """
+    lines = [line for line in said.splitlines() if line.strip()]
+    found = next(filter(None, map(_SAID.match, lines)), None)
+    return found[1].strip() if found else lines[-1].strip()
 
 
 def _stop(spark: Any) -> None:
