@@ -24,6 +24,7 @@ from remoting.messages.properties import (
     TRAN_MSG,
     get_property,
     remove_properties,
+    without_own,
 )
 from store.put.plugin_api import PutStatus
 
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
     from broker.tables.groups import SubscriptionGroups
     from broker.turns.turn import Turn
 
-__all__ = ["BROKERS_OWN", "INNER_BATCH", "TRANSACTION", "Admission", "cleaned", "is_half"]
+__all__ = ["INNER_BATCH", "NOT_CLIENTS", "TRANSACTION", "Admission", "cleaned", "cleaned_in_batch", "is_half"]
 
-BROKERS_OWN = (*OWN_PROPERTIES, POP_CK, MSG_REGION, TRACE_ON, CLUSTER)
-"""Properties that only a broker may set."""
+NOT_CLIENTS = (*OWN_PROPERTIES, POP_CK)
+"""Properties that no client may set."""
+_BROKERS_OWN = (*NOT_CLIENTS, MSG_REGION, TRACE_ON, CLUSTER)
+"""Properties that only a broker may set in a message that is sent alone."""
 INNER_BATCH = 0xC0
 """Bits of sysFlag: several messages in one record."""
 TRANSACTION = int(SysFlag.TRANSACTION_ROLLBACK)
@@ -141,5 +144,15 @@ def cleaned(properties: str) -> str:
     the broker's own, which is appended behind it, counts.
     """
     if "TRACE_ON" in properties or "__TW_" in properties or "POP_CK" in properties:
-        properties = remove_properties(properties, BROKERS_OWN)
+        properties = remove_properties(properties, _BROKERS_OWN)
+    return properties + "\x02" if properties and properties[-1] != "\x02" else properties
+
+
+def cleaned_in_batch(properties: str) -> str:
+    """`cleaned` for a message of a batch: CLUSTER, MSG_REGION and TRACE_ON stay as sent.
+
+    Brokers add none of them in a batch, Apache's neither. So whoever sends messages on in a batch can keep the CLUSTER
+    of a request, which a consumer needs to reply to it.
+    """
+    properties = without_own(properties)
     return properties + "\x02" if properties and properties[-1] != "\x02" else properties

@@ -31,11 +31,11 @@ from store.put.plugin_api import PutResult, PutStatus
 if TYPE_CHECKING:
     from broker.turns.turn import Turn
 
-from broker.sending.admission import BROKERS_OWN, INNER_BATCH, TRANSACTION, Admission, cleaned, is_half
+from broker.sending.admission import INNER_BATCH, NOT_CLIENTS, TRANSACTION, Admission, cleaned_in_batch, is_half
 
 __all__ = ["BATCH_MESSAGES_MAX", "BatchSends"]
 
-_ODD = frozenset((*BROKERS_OWN, DELAY, TRAN_MSG))
+_ODD = frozenset((*NOT_CLIENTS, DELAY, TRAN_MSG))
 """With any of these properties, a batch is not stored as columns."""
 BATCH_MESSAGES_MAX = 32_767
 """Apache's broker counts a batch in 16 bits: it stores a longer one and then loses later messages of its queue
@@ -142,7 +142,7 @@ class BatchSends:
             return "a batch cannot hold a transaction's half message"
         message.flag = flag
         message.body = body
-        message.properties = cleaned(properties)
+        message.properties = cleaned_in_batch(properties)
         return None
 
     # ------------------------------------------------------------------------------------------------ large batches

@@ -100,6 +100,15 @@ def test_what_only_a_broker_may_set_is_taken_out(client):
     assert stored.properties.count("CLUSTER") == 1
 
 
+@pytest.mark.parametrize("more", ["", properties(POP_CK="1", __TW_ID="5", __TW_LEVEL="1:2")])
+def test_in_a_batch_cluster_region_and_trace_stay_as_sent(client, more):
+    """As at Apache's broker, which adds none of them there. A consumer needs the CLUSTER of a request to reply."""
+    kept = properties(UNIQ_KEY=KEY, CLUSTER="mine", MSG_REGION="r", TRACE_ON="false", a="b")
+    body = join_batch([(0, b"1", more + kept), (0, b"2", kept + more)])
+    assert client.ask(RequestCode.SEND_BATCH_MESSAGE, client.send_fields("T", m="true"), body).code == 0
+    assert [stored.properties for stored in client.messages("T")] == [kept, kept]
+
+
 @pytest.mark.pure
 def test_messages_of_one_turn_are_one_append_and_are_answered_after_it(client, rig):
     puts = []

@@ -28,6 +28,7 @@ NAMES = ("UNIQ_KEY", "WAIT", "TAGS", "KEYS", "user", "имя", "XDELAY", "A__TW_
 TIMERS = ("__STARTDELIVERTIME", "TIMER_DELIVER_MS")
 ODD_NAMES = (
     "CLUSTER",
+    "MSG_REGION",
     "DELAY",
     "TRAN_MSG",
     "TRACE_ON",
