@@ -10,7 +10,7 @@ from enum import Enum
 from remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from remoting.command import ProtocolError, RemotingCommand
 from remoting.headers import need_long
-from remoting.messages.message import MessageError, StoredMessage
+from remoting.messages.message import MessageError, StoredMessage, join_batch
 from service.core.progress import TargetQueue, queue_text
 from service.link.clock import mono_ms
 from service.link.parcels import BODY_FLAGS, batch_body
@@ -274,11 +274,15 @@ class ClusterLink:
     ) -> asyncio.Future[RemotingCommand]:
         """Write a send to one queue now; `fate_of` reads its outcome. ``like``: a message that gives flags and times.
 
+        A message without a body goes as a batch of one: alone, brokers of version 5 and ours do not store it.
+
         ``may`` is called immediately before the system call that writes. If it returns False, nothing is written.
 
         Raises ClientError; then nothing was written.
         """
         topic, _, number = queue
+        if not body:
+            properties, body, batch = "", _batch_of_one(topic, properties, like), True
         ext = send_header(self.group, topic, properties, batch=batch)
         ext["c"] = topic  # the template for a missing topic: none, so that no broker creates the topic
         ext["e"] = str(number)
@@ -316,6 +320,14 @@ class ClusterLink:
         """Send to one queue and wait for the outcome. Raises ClientError only if nothing was written."""
         connection = await self.connection(queue[0], queue[1])
         return await fate_of(self.send_now(connection, queue, properties, body))
+
+
+def _batch_of_one(topic: str, properties: str, like: StoredMessage | None) -> bytes:
+    """A batch of a message without a body. Raises ClientError."""
+    try:
+        return join_batch([(like.flag if like is not None else 0, b"", properties)])
+    except MessageError as error:
+        raise ClientError(f"cannot be sent to {topic}: {error}") from None
 
 
 def _end_of(reply: RemotingCommand) -> int:

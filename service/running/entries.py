@@ -13,9 +13,10 @@ topic when it is due, and is delivered at once. Apache's broker leaves ``TIMER_D
 
 A delivered message has the sender's body, tags, keys and properties. Left out are ``TW_TOPIC``, the properties that
 would delay the message again or make it a half message, and those that Apache's broker adds to an entry which it stores
-or delays: its topic and queue, stamps, a checksum. Added are ``TW_DELAY_ID`` (broker, queue and offset of the
-entry) and ``TW_DUE_MS``, and ``TW_ENTRY_TOPIC`` if that is not ``TIMEWHEEL``: another service of the cluster may have
-an entry of the same name. All this depends on the message alone, so every owner computes the same delivery.
+or delays: its topic and queue, stamps, a checksum, places in an inner batch. Added are ``TW_DELAY_ID`` (broker, queue
+and offset of the entry) and ``TW_DUE_MS``, and ``TW_ENTRY_TOPIC`` if that is not ``TIMEWHEEL``: another service of the
+cluster may have an entry of the same name. All this depends on the message alone, so every owner computes the same
+delivery.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from remoting.messages.properties import (
     with_property,
 )
 from service.core.lines import Line, LineKind
+from service.link.parcels import text_bytes_max
 from service.link.progress_log import DELAY_ID, progress_topic
 from timewheel_client.consuming.pulled import BadRecord
 from timewheel_client.consuming.subscriptions import NAME
@@ -91,9 +93,10 @@ SERVICE_PROPERTIES = (
     ORIGINAL_TOPIC,
     ENTRY_TOPIC,
 )
-CRC32 = "__CRC32#"
-_OF_APACHES_STORE = (REAL_TOPIC, REAL_QID, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_OUT_MS, TIMER_ROLL_TIMES, CRC32)
-"""Properties that an Apache broker adds to an entry that it stores or delays: untrue in a delivery."""
+_OF_APACHES_TIMER = (REAL_TOPIC, REAL_QID, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_OUT_MS, TIMER_ROLL_TIMES)
+_OF_APACHES_STORE = (*_OF_APACHES_TIMER, "__CRC32#", "INNER_NUM", "INNER_BASE")
+"""Properties that an Apache broker adds to an entry that it stores or delays: untrue in a delivery. A message with
+INNER_NUM is refused unless it comes in a batch, as that entry did."""
 # TRAN_MSG: brokers leave it in a committed message. Sent again, that would become a half message again.
 _STRIPPED = (
     TOPIC,
@@ -283,18 +286,8 @@ def _finished(message: StoredMessage, shard: str, topic: str, due_ms: int, why: 
         for name, value in ((REASON, _clean(why)), (ORIGINAL_TOPIC, _clean(original[:127]))):
             text = with_property(text, name, value) if value else text
     text = with_property(text, DUE, str(due_ms)) + _name_of(message, shard)
-    made = Message(
-        topic,
-        0,
-        message.flag,
-        message.sys_flag,
-        message.born_ms,
-        _NO_HOST,
-        message.reconsume_times,
-        0,
-        message.body,
-        text,
-    )
+    flag, sys_flag, again = message.flag, message.sys_flag, message.reconsume_times
+    made = Message(topic, 0, flag, sys_flag, message.born_ms, _NO_HOST, again, 0, message.body, text)
     try:
         record = encode_record(made, _NO_HOST, message.store_ms)
         if len(text) > _LONG_TEXT:
@@ -314,19 +307,20 @@ def _without_senders(text: str) -> str:
 
 
 def _check_room(record: bytes, rolls: bool) -> None:
-    """Raise MessageError if a delivery cannot be moved to every time that is possible.
+    """Raise MessageError if a delivery has no room for every due time to which it may be moved.
 
-    Raise _RejectedError if ``rolls`` and a roll then has no room for its properties: the cluster would delete the
-    entry in the end. The offsets have as many digits here as they may have.
+    With ``rolls`` also if a roll of it then has no room for its properties: the cluster would delete the entry in the
+    end. The offsets have as many digits here as they may have.
     """
-    record = moved_record(record, _DUE_MAX_MS)
-    if not rolls:
-        return
-    size = len(rolled_of(decode_record(record), _OFFSET_MAX, _OFFSET_MAX, _OFFSET_MAX).encode())
-    if size > MAX_PROPERTIES_BYTES:
-        raise _RejectedError(
-            f"no room for the properties of the delay: stored again, the entry would have {size} bytes of properties, "
-            f"at most {MAX_PROPERTIES_BYTES} are possible"
+    delivery = decode_record(moved_record(record, _DUE_MAX_MS))
+    texts, most = [delivery.properties], text_bytes_max(delivery.body)
+    if rolls:
+        texts.append(rolled_of(delivery, _OFFSET_MAX, _OFFSET_MAX, _OFFSET_MAX))
+    size = max(len(text.encode()) for text in texts)
+    if size > most:
+        raise MessageError(
+            f"stored again, the entry would have {size} bytes of properties, at most {most} are possible"
+            f"{'' if delivery.body else ' without a body'}"
         )
 
 
@@ -376,7 +370,7 @@ def rejected_again(delivery: StoredMessage, why: str) -> StoredMessage:
     """Turn a finished delivery that every broker will refuse into one to `REJECTED_TOPIC`, which none refuses."""
     text = with_property(delivery.properties.replace("\0", " "), REASON, _clean(why))  # brokers of ours take no NUL
     text = with_property(text, ORIGINAL_TOPIC, delivery.topic)
-    is_long = len(text) > _LONG_TEXT and len(text.encode("utf-8", "replace")) > MAX_PROPERTIES_BYTES
+    is_long = len(text) > _LONG_TEXT and len(text.encode("utf-8", "replace")) > text_bytes_max(delivery.body)
     delivery.properties = _without_senders(text) if is_long else text
     delivery.topic = REJECTED_TOPIC
     return delivery

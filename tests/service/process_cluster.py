@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from remoting.codes import RequestCode
-from remoting.messages.message import StoredMessage
-from remoting.messages.properties import get_property
+from remoting.messages.message import StoredMessage, join_batch
+from remoting.messages.properties import format_properties, get_property
 from service.core.progress import TargetQueue
-from service.link.cluster import ClusterLink
+from service.link.cluster import ClusterLink, Fate, fate_of
 from service.link.progress_log import progress_topic
 from service.running.entries import DUE, REJECTED_TOPIC
 from tests.support.apache import TIMER_OFTEN, VERSION, ApacheBroker, ApacheNameServer
@@ -170,6 +170,24 @@ class RealCluster:
                             for number, due in zip(numbers[at : at + 64], due_ms[at : at + 64], strict=True)
                         )
                     )
+
+        asyncio.run(work())
+
+    def send_batch(self, *rows: tuple[bytes, Mapping[str, str]]) -> None:
+        """Send one batch to the entry topic: body and properties of each message."""
+
+        async def work() -> None:
+            link = ClusterLink(self.namesrv, "SENDER")
+            await link.core.start()
+            try:
+                (first, *_) = (await link.core.route(ENTRY)).write_queues
+                queue = (ENTRY, first.broker_name, first.queue_id)
+                connection = await link.connection(*queue[:2])
+                body = join_batch((0, body, format_properties(properties)) for body, properties in rows)
+                sent = await fate_of(link.send_now(connection, queue, "", body, batch=True))
+                assert sent.fate is Fate.STORED, sent
+            finally:
+                await link.core.close()
 
         asyncio.run(work())
 

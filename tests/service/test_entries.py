@@ -85,6 +85,7 @@ def test_what_apaches_broker_has_added_to_an_entry_does_not_reach_consumers() ->
     """Its timer leaves the entry topic in REAL_TOPIC: consumers of ``orders`` read that a message is of TIMEWHEEL."""
     added = {"REAL_TOPIC": "TIMEWHEEL", "REAL_QID": "3", "TIMER_ENQUEUE_MS": "1", "TIMER_DEQUEUE_MS": "2"}
     added |= {"TIMER_OUT_MS": "3", "TIMER_ROLL_TIMES": "4", "__CRC32#": "0000000005"}
+    added |= {"INNER_NUM": "3", "INNER_BASE": "7"}
     text = text_of(TW_TOPIC="orders", TW_DELAY_MS="1", own="x", REAL_TOPICS="y", **added)
     for reads in (waiting_of(entry(text), SHARD), rejected_of(entry(text), SHARD, "why")):
         left = parse_properties(decode_record(reads.record).properties)

@@ -79,6 +79,7 @@ def test_beside_apache(apache: RealCluster, tmp_path: Path) -> None:
     apache.wait_owned(4)
     _stock_client(apache, tmp_path)
     _rejected(apache)
+    _without_bodies(apache)
     _batches(apache)
     _faults(apache)
     for child in apache.services:
@@ -151,6 +152,27 @@ def _rejected(cluster: RealCluster) -> None:
         reason = get_property(message.properties, "TW_REASON") or ""
         assert cases[number][1] in reason, (number, reason)
         assert message.body == b"body" and get_property(message.properties, "TAGS") == "t"
+
+
+def _without_bodies(cluster: RealCluster) -> None:
+    """They come in a client's batch. Apache's broker 5.5.0 stores them only in a batch."""
+    before = len(cluster.read("orders").found)
+    due_ms = str(now_ms() + 2000)
+    cluster.send_batch(
+        (b"", {NUMBER: "1101", "TW_TOPIC": "orders", "TW_DELIVER_MS": due_ms, "TAGS": "t"}),
+        (b"x", {NUMBER: "1102", "TW_TOPIC": "orders", "TW_DELIVER_MS": due_ms}),
+        (b"", {NUMBER: "1103"}),
+        (b"", {NUMBER: "1104", "TW_TOPIC": "closed", "TW_DELAY_MS": "5"}),
+    )
+    orders = cluster.wait_delivered(before + 2, PATIENCE_S, "orders")
+    assert orders.verdict([1101, 1102]) == FAIR
+    assert happens(lambda: {1103, 1104} <= set(cluster.read(REJECTED_TOPIC).found), PATIENCE_S)
+    rejected = cluster.read(REJECTED_TOPIC)
+    assert rejected.verdict([1103, 1104])["twice"] == 0
+    for message in (*orders.messages, *rejected.messages):
+        if get_property(message.properties, NUMBER) in ("1101", "1103", "1104"):
+            assert message.body == b""
+            assert get_property(message.properties, "TW_DELAY_ID")
 
 
 _SPECIAL = {"batchy": "+queue.type=BatchCQ", "compacted": "+cleanup.policy=COMPACTION", "simple": ""}
@@ -243,6 +265,10 @@ def test_beside_ours(tmp_path: Path) -> None:
         begin = now_ms()
         numbers = list(range(600))
         cluster.send(numbers, "orders", [begin + 12_000 + 10 * at for at in range(len(numbers))])
+        later = {"TW_TOPIC": "orders", "TW_DELIVER_MS": str(begin + 12_000)}
+        bodiless = [600, 601]
+        cluster.send_batch(*((b"", {NUMBER: str(number), **later}) for number in bodiless))
+        numbers += bodiless
         cluster.service("--roll-after", "2")
         cluster.wait_owned(6, PATIENCE_S)  # it has got two of them
         assert first.terminate() == 0
@@ -252,5 +278,7 @@ def test_beside_ours(tmp_path: Path) -> None:
         entries = cluster.read(ENTRY).messages
         rolls = [message for message in entries if get_property(message.properties, "TW_KIND") == "roll"]
         assert rolls, "what waits longer than two seconds is written again"
+        again = {get_property(message.properties, NUMBER) for message in rolls if not message.body}
+        assert again == {str(number) for number in bodiless}
     finally:
         cluster.stop()
