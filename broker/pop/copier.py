@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from operator import add
 from typing import TYPE_CHECKING
 
 from broker.pop.retry_record import mark_text, revived
@@ -26,6 +27,8 @@ _LOG = logging.getLogger(__name__)
 
 _SPARSE = 4
 """Most ConsumeQueue entries that are read for each wanted message; sparser batches are read one by one."""
+_DENSE = 4
+"""A stretch of the log is read as a whole if it has at most so many times the bytes of the messages in it."""
 PUT_BYTES_MAX = 1 << 20
 """Most bytes of copies in one put, unless a single copy has more. A put holds the append lock, and all of it is in
 memory twice."""
@@ -83,18 +86,16 @@ class Copier:
         Raises StoreError.
         """
         copied = Copied()
-        wanted: list[tuple[int, int]] = []
         for batch, _, offsets, positions in group:
             if positions is None:
                 return None
             copied.add(batch.name, offsets, batch.pop_ms, positions)
-            wanted += positions
-        if len(wanted) < self.block_min or not 0 < sum(copied.sizes) <= PUT_BYTES_MAX:
+        if len(copied.places) < self.block_min or not 0 < sum(copied.sizes) <= PUT_BYTES_MAX:
             return None
-        data = self._read_runs(wanted)
-        if data is None or any(batch.queue.gone for batch, _, _, _ in group):
+        found = self._stretch(copied)
+        if found is None or any(batch.queue.gone for batch, _, _, _ in group):
             return None
-        copied.data = data
+        copied.begin, copied.data = found
         copies = copies_of(copied, topic)
         if copies is None:
             return None
@@ -123,6 +124,21 @@ class Copier:
         if len(entries) != span:
             return None
         return [entries[offset - first][:2] for offset in offsets]
+
+    def _stretch(self, copied: Copied) -> tuple[int, bytes] | None:
+        """Read messages: as one part of the log if that is short enough, with its begin; else alone, with -1.
+
+        None unless they are in memory.
+        """
+        places, sizes = copied.places, copied.sizes
+        begin = min(places)
+        reach = max(map(add, places, sizes)) - begin
+        if reach <= _DENSE * sum(sizes):
+            data = self._read_runs([(begin, reach)])
+            if data is not None:
+                return begin, data
+        data = self._read_runs([*zip(places, sizes, strict=True)])  # also if the stretch crosses the end of a file
+        return None if data is None else (-1, data)
 
     def _read_runs(self, positions: list[tuple[int, int]]) -> bytes | None:
         runs = adjacent_runs(positions)

@@ -30,16 +30,18 @@ from remoting.layout import (
     RECORD_BYTES_MIN,
     SYS_FLAG_LOW_AT,
 )
-from remoting.layout.table import INT, LONG, SHORT
+from remoting.layout.table import INT, SHORT
 from remoting.messages.checksum import crc32
-from remoting.messages.proof import PLAIN, is_proof
+from remoting.messages.proof import PLAIN, PLAIN_LEAD, VOUCHER_LEAD, is_proof
 from remoting.messages.record import MAX_PROPERTIES_BYTES, topic_part
 
 __all__ = ["copied_to", "one_try_more", "plain_text", "shown_as", "shown_with"]
 
 _HEAD = RECORD.struct()
 _CHECKED = RECORD.picked("size", "magic", "crc", "prepared_offset", "body_bytes")
-_pack_short = SHORT.pack
+_SIZES = RECORD.picked("size", "magic", "body_bytes")
+_NO_OFFSET: Final = bytes(8)
+_pack_short, _pack_int = SHORT.pack, INT.pack
 _CRC_MASK: Final = 0x7FFFFFFF
 _TRIES_MAX: Final = 0x7FFFFFFF
 _MAX: Final = MAX_PROPERTIES_BYTES
@@ -136,10 +138,21 @@ def shown_with(records: list[bytes], topic: str, more: list[bytes]) -> list[byte
 
 
 def _with(record: bytes, name: bytes, more: bytes) -> bytes | None:
-    parts = _parts(record)
-    if parts is None or (parts[3] and not is_proof(parts[3])):
+    size = len(record)
+    if size < RECORD_BYTES_MIN or record[SYS_FLAG_LOW_AT] & HOSTS_V6:
         return None
-    topic_at, begin, _, _ = parts
+    claimed, magic, body_bytes = _SIZES.unpack_from(record)
+    if claimed != size or magic != MAGIC_V1 or not 0 <= body_bytes <= size - RECORD_BYTES_MIN:
+        return None
+    prepared = record[PREPARED_OFFSET_AT:BODY_BYTES_AT]
+    lead = prepared[:4]
+    if lead != PLAIN_LEAD and lead != VOUCHER_LEAD and prepared != _NO_OFFSET:
+        return None  # the committed message of a transaction
+    topic_at = BODY_AT + body_bytes
+    topic_end = topic_at + 1 + record[topic_at]
+    begin = topic_end + 2
+    if begin > size or record[topic_end] << 8 | record[topic_end + 1] != size - begin:
+        return None
     text = record[begin:]
     if text and text[-1] != _SEPARATOR:
         more = b"\x02" + more
@@ -147,9 +160,8 @@ def _with(record: bytes, name: bytes, more: bytes) -> bytes | None:
     if text_bytes > _MAX or not text.isascii():
         return None
     behind = b"".join((name, _pack_short(text_bytes), text, more))
-    head = record[MAGIC_AT:PREPARED_OFFSET_AT]
-    proof = LONG.pack(PLAIN + crc32(behind))
-    return b"".join((INT.pack(topic_at + len(behind)), head, proof, record[BODY_BYTES_AT:topic_at], behind))
+    front = _pack_int(topic_at + len(behind)) + record[MAGIC_AT:PREPARED_OFFSET_AT] + PLAIN_LEAD
+    return b"".join((front, crc32(behind).to_bytes(4, "big"), record[BODY_BYTES_AT:topic_at], behind))
 
 
 def shown_as(record: bytes, topic_at: int, topic: str, properties: str) -> bytes | None:

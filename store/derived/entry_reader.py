@@ -21,7 +21,7 @@ CHUNK_ENTRIES = 20_000
 class EntryReader:
     """The read side of a queue's entries, for any thread. ``count`` is the number behind the last of them."""
 
-    __slots__ = ("_cache", "_memory", "_min", "_min_begin", "_unmade", "count", "directory", "file_bytes")
+    __slots__ = ("_cache", "_memory", "_min", "_min_begin", "_read_last", "_unmade", "count", "directory", "file_bytes")
 
     def __init__(self, cache: FileCache, directory: Path, file_bytes: int) -> None:
         self.directory = directory
@@ -31,6 +31,7 @@ class EntryReader:
         # together
         self._memory = (0, bytearray())
         self._cache = cache
+        self._read_last = (-1, directory)  # a file's start and path: to make a path takes longer than to read by it
         self._min = 0
         self._min_begin = -1  # the log's begin for which _min was computed
         self._unmade = True  # no file has been created for this queue yet
@@ -48,7 +49,10 @@ class EntryReader:
         position = number * QUEUE_ENTRY_BYTES
         start = position - position % self.file_bytes
         size = min(limit * QUEUE_ENTRY_BYTES, start + self.file_bytes - position, (first - number) * QUEUE_ENTRY_BYTES)
-        path = self.directory / segment_name(start)
+        last = self._read_last
+        if last[0] != start:
+            last = self._read_last = (start, self.directory / segment_name(start))
+        path = last[1]
         try:
             file = self._cache.get(path, self.file_bytes)
             found = file.pread_hot(size, position - start)

@@ -14,7 +14,7 @@ f11 g11 h11        f11 g11 d10                 h11, up to 11
 =================  ==========================  =====================
 
 What has joined the tail at one moment stands there as it was popped, queue by queue in turn: so the messages of a slice
-are neighbours in the log, and are read together (``store.log.chunks``).
+are neighbours in the log, and are read together (``broker.pop.copier``).
 
 Nothing in the tail is claimed: its handles still acknowledge it.
 

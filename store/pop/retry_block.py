@@ -9,6 +9,7 @@ compares); anything unusual is no block, and goes that way.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remoting.errors import MessageError
 from remoting.layout import (
@@ -29,7 +30,7 @@ from remoting.layout import (
 )
 from remoting.layout.table import SHORT
 from remoting.messages.checksum import crc32
-from remoting.messages.proof import PLAIN, is_proof
+from remoting.messages.proof import PLAIN, PLAIN_LEAD, VOUCHER_LEAD
 from remoting.messages.properties import FIRST_POP_TIME, OWN_LEAD, POP_CK, TW_POP, get_property, without_own
 from remoting.messages.record import MAX_PROPERTIES_BYTES, topic_part
 from store.derived.dispatch import UNQUEUED_BIT
@@ -39,19 +40,22 @@ from store.put.put_columns import Longs, unaligned
 
 __all__ = ["Copied", "Copies", "copies_of"]
 
+Words = NDArray[np.uint32]
 _CRC_AT, _TRIES_AT = RECORD.at("crc"), RECORD.at("reconsume_times")
 _UNUSUAL_FLAGS = HOSTS_V6 | UNQUEUED_BIT
+_PLAIN, _VOUCHER = int.from_bytes(PLAIN_LEAD, "big"), int.from_bytes(VOUCHER_LEAD, "big")
 _CRC_MASK = 0x7FFFFFFF
 _TRIES_MAX = 0x7FFFFFFF
-_FIRST, _OWN, _CK = FIRST_POP_TIME.encode(), OWN_LEAD.encode(), POP_CK.encode()
+_FIRST, _MARK, _OWN, _CK = FIRST_POP_TIME.encode(), TW_POP.encode(), OWN_LEAD.encode(), POP_CK.encode()
 _pack_short = SHORT.pack
 
 
 class Copied:
-    """Records to be copied, one behind the other, and the properties of their copies.
+    """Records to be copied, and the properties of their copies.
 
     ==============  ================================================================================
-    ``data``        bytes, the records
+    ``data``        bytes, the records: one behind the other, or a part of the CommitLog
+    ``begin``       int, where that part begins; -1: the records alone, in order
     ``places``      list of int, where each stands in the CommitLog
     ``sizes``       list of int, bytes of each
     ``tails``       list of bytes, the properties TW_POP and 1ST_POP_TIME of each copy (`Copied.add`)
@@ -59,10 +63,11 @@ class Copied:
     ==============  ================================================================================
     """
 
-    __slots__ = ("data", "firsts", "places", "sizes", "tails")
+    __slots__ = ("begin", "data", "firsts", "places", "sizes", "tails")
 
     def __init__(self) -> None:
         self.data = b""
+        self.begin = -1
         self.places: list[int] = []
         self.sizes: list[int] = []
         self.tails: list[bytes] = []
@@ -70,8 +75,10 @@ class Copied:
 
     def add(self, name: int, offsets: list[int], pop_ms: int, positions: list[tuple[int, int]]) -> None:
         """Add messages of one pop: the name of its batch, their numbers in the queue, places and sizes."""
-        lead, first = f"{TW_POP}\x01{name:x}.", f"{FIRST_POP_TIME}\x01{pop_ms}\x02"
-        self.tails += [f"{lead}{offset:x}\x02{first}".encode() for offset in offsets]
+        first = b"%b\x01%d\x02" % (_FIRST, pop_ms)
+        lead, end = b"%b\x01%x." % (_MARK, name), b"\x02" + first
+        numbers = (b" %x" * len(offsets) % (*offsets,)).split()
+        self.tails += [lead + number + end for number in numbers]
         self.firsts += [len(first)] * len(offsets)
         self.places += [position for position, _ in positions]
         self.sizes += [size for _, size in positions]
@@ -101,20 +108,20 @@ class Copies:
 def copies_of(copied: Copied, topic: str) -> Copies | None:
     """Make all copies; None if a record is not as most senders write it, or not whole."""
     name = _topic_bytes(topic)
-    sizes = np.array(copied.sizes, np.int64)
-    starts = np.cumsum(sizes) - sizes
-    found = None if name is None else _places(copied, starts, sizes)
+    sizes, places = np.array(copied.sizes, np.int64), np.array(copied.places, np.int64)
+    starts = np.cumsum(sizes) - sizes if copied.begin < 0 else places - copied.begin
+    found = None if name is None else _places(copied.data, places, starts, sizes)
     if found is None or name is None:
         return None
     topics_at, texts_at = found
     data, ends = copied.data, starts + sizes
-    words, longs = unaligned(data, ">u4"), unaligned(data, ">i8")
+    words = unaligned(data, ">u4")
     tries = words[starts + _TRIES_AT].astype(np.int64)
     if (tries >= _TRIES_MAX).any():  # also those below zero
         return None
-    view, begins, bodies_end = memoryview(data), starts.tolist(), topics_at.tolist()
-    crcs, proofs = words[starts + _CRC_AT].tolist(), longs[starts + PREPARED_OFFSET_AT].tolist()
-    if not _are_whole(view, begins, bodies_end, ends.tolist(), crcs, proofs):
+    bodies_at = (starts + BODY_AT).tolist()
+    bodies = [data[at:end] for at, end in zip(bodies_at, topics_at.tolist(), strict=True)]
+    if not _are_whole(data, words, starts, topics_at, ends, bodies):
         return None
     texts = _plain_texts(data, texts_at, ends)
     if texts is None:
@@ -129,25 +136,25 @@ def copies_of(copied: Copied, topic: str) -> Copies | None:
     behind = [
         b"".join((name, _pack_short(size), text, tail)) for size, text, tail in zip(sizes_of, texts, tails, strict=True)
     ]
-    parts: list[bytes | memoryview] = []
-    for begin, end, own in zip(begins, bodies_end, behind, strict=True):
-        parts.append(view[begin:end])
+    parts: list[bytes] = []
+    for begin, body_at, body, own in zip(starts.tolist(), bodies_at, bodies, behind, strict=True):
+        parts.append(data[begin:body_at])
+        parts.append(body)
         parts.append(own)
-    new_sizes = topics_at - starts + np.array(list(map(len, behind)), np.int64)
+    new_sizes = topics_at - starts + np.array(sizes_of, np.int64) + (len(name) + SHORT.size)
     sums = np.array(list(map(crc32, behind)), np.int64) + PLAIN
     return Copies(_numbered(parts, new_sizes, sums, tries + 1), new_sizes, topic, texts)
 
 
-def _are_whole(
-    view: memoryview, begins: list[int], bodies_end: list[int], ends: list[int], crcs: list[int], proofs: list[int]
-) -> bool:
+def _are_whole(data: bytes, words: Words, starts: Longs, bodies_end: Longs, ends: Longs, bodies: list[bytes]) -> bool:
     """True if the checksums of all records are right."""
-    for begin, body_end, end, crc, proof in zip(begins, bodies_end, ends, crcs, proofs, strict=True):
-        if crc32(view[begin + BODY_AT : body_end]) & _CRC_MASK != crc:
-            return False
-        if is_proof(proof) and crc32(view[body_end:end]) != proof & 0xFFFFFFFF:
-            return False
-    return True
+    sums = np.array(list(map(crc32, bodies)), np.int64)
+    if ((sums & _CRC_MASK) != words[starts + _CRC_AT]).any():
+        return False
+    behind = [data[at:end] for at, end in zip(bodies_end.tolist(), ends.tolist(), strict=True)]
+    leads = words[starts + PREPARED_OFFSET_AT]
+    wrong = words[starts + PREPARED_OFFSET_AT + 4] != np.array(list(map(crc32, behind)), np.int64)
+    return not (wrong & ((leads == _PLAIN) | (leads == _VOUCHER))).any()
 
 
 def _plain_texts(data: bytes, texts_at: Longs, ends: Longs) -> list[bytes] | None:
@@ -169,7 +176,7 @@ def _plain_texts(data: bytes, texts_at: Longs, ends: Longs) -> list[bytes] | Non
     return plain
 
 
-def _numbered(parts: list[bytes | memoryview], sizes: Longs, sums: Longs, tries: Longs) -> bytearray:
+def _numbered(parts: list[bytes], sizes: Longs, sums: Longs, tries: Longs) -> bytearray:
     """Join the copies, and write into the heads what is new in them."""
     joined = bytearray().join(parts)
     starts = np.cumsum(sizes) - sizes
@@ -192,17 +199,16 @@ def _topic_bytes(topic: str) -> bytes | None:
     return name if magic == MAGIC_V1 else None
 
 
-def _places(copied: Copied, starts: Longs, sizes: Longs) -> tuple[Longs, Longs] | None:
+def _places(data: bytes, places: Longs, starts: Longs, sizes: Longs) -> tuple[Longs, Longs] | None:
     """Find where topic and property text of each record begin; None if a record is misplaced or of an unusual form."""
-    data = copied.data
-    if int(sizes.min()) < RECORD_BYTES_MIN or int(sizes.sum()) != len(data):
+    if int(sizes.min()) < RECORD_BYTES_MIN or int(starts.min()) < 0 or int((starts + sizes).max()) > len(data):
         return None
     words, longs = unaligned(data, ">u4"), unaligned(data, ">i8")
     bodies = words[starts + BODY_BYTES_AT].astype(np.int64)
     if (
         (words[starts + SIZE_AT] != sizes).any()
         or (words[starts + MAGIC_AT] != MAGIC_V1).any()
-        or (longs[starts + OFFSET_AT] != copied.places).any()
+        or (longs[starts + OFFSET_AT] != places).any()
         or (words[starts + SYS_FLAG_AT] & _UNUSUAL_FLAGS).any()
         or (bodies > sizes - RECORD_BYTES_MIN).any()
     ):

@@ -141,6 +141,61 @@ def test_a_record_that_is_elsewhere_is_not_copied():
     assert copies_of(copied, "T") is None
 
 
+def in_a_log(rng, count, begin):
+    """Plain records in a part of a log that begins at a position, with others between them; each with its place."""
+    log, found = bytearray(), []
+    for _ in range(count):
+        log += rng.randbytes(rng.choice((0, 0, 1, 300)))
+        record = bytearray(plain_record(rng))
+        LONG.pack_into(record, OFFSET_AT, begin + len(log))
+        found.append((begin + len(log), bytes(record)))
+        log += record
+    rng.shuffle(found)
+    return bytes(log), found
+
+
+def from_a_log(data, begin, found):
+    copied = Copied()
+    copied.add(
+        0x1A, [255 + row for row in range(len(found))], POP_MS, [(place, len(record)) for place, record in found]
+    )
+    copied.begin, copied.data = begin, data
+    return copies_of(copied, "%RETRY%G_T")
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from((0, 4_096, 1 << 40)))
+def test_a_part_of_the_log_serves_as_well_as_records_alone(rng, begin):
+    data, found = in_a_log(rng, rng.randrange(1, 6), begin)
+    copies = from_a_log(data, begin, found)
+    assert copies is not None
+    assert copies.records() == singly([record for _, record in found], "%RETRY%G_T")
+
+
+def test_what_is_not_in_that_part_is_not_copied():
+    data, found = in_a_log(Random(3), 4, 4_096)
+    assert from_a_log(data, 4_096, found) is not None
+    assert from_a_log(data, 4_097, found) is None  # begins behind the first one
+    assert from_a_log(data, 4_096, [*found, (4_096 - 200, found[0][1])]) is None
+    assert from_a_log(data[:-1], 4_096, found) is None
+
+
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_what_is_spoilt_in_that_part_is_copied_as_one_by_one_or_not_at_all(rng, torn):
+    """A flipped bit, or zeros from somewhere on, as after a torn write."""
+    data, found = in_a_log(rng, rng.randrange(1, 6), 4_096)
+    spoilt, at = bytearray(data), rng.randrange(len(data))
+    if torn:
+        spoilt[at:] = bytes(len(data) - at)
+    else:
+        spoilt[at] ^= 1 << rng.randrange(8)
+    copies = from_a_log(bytes(spoilt), 4_096, found)
+    records = [bytes(spoilt[place - 4_096 :][: len(record)]) for place, record in found]
+    if copies is not None:
+        assert copies.records() == singly(records, "%RETRY%G_T")
+    elif not torn:
+        assert records != [record for _, record in found], "only bytes between the records were spoilt"
+
+
 def test_a_text_without_room_for_the_mark_is_left_to_the_long_way():
     record = encode_record(Message("T", properties="k\x01" + "v" * 32_750 + "\x02"), NO_HOST)
     assert together([record], "T") is None

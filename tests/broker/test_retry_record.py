@@ -21,6 +21,7 @@ TOPICS = ("T", "%RETRY%G_T", "t" * 127, "t" * 128, "é" * 60)
 TEXTS = (
     *("", "k\x01v", "k\x01v\x02", "__TW_ID\x015\x02k\x01v\x02", "POP_CK\x01old\x02", "1ST_POP_TIME\x017\x02"),
     *("é\x01ü\x02", "UNIQ_KEY\x01u\x02KEYS\x01a b\x02TAGS\x01t\x02"),
+    *("\0", "k\x01\0v\x02", "\0k\x01v\x02", "1ST_POP_TIME\x01\0\x02"),
 )
 HANDLES = ("0 1 2 3 1 b 0 0", "a\x01b", "h" * 90)
 

@@ -4,6 +4,7 @@ import pytest
 
 from remoting.codes import RequestCode, ResponseCode
 from remoting.messages.properties import parse_properties
+from store.disk.errors import StoreError
 from store.put.plugin_api import PutResult, PutStatus
 from tests.broker.core_rig import Rig, properties, sound
 from tests.broker.pop_client import Popper
@@ -136,6 +137,61 @@ def test_more_than_a_segment_holds_goes_one_by_one(tmp_path):
     pass_ms(rig, 60_001)
     assert rig.core.processors.pop.reviver.copier.block_count
     assert sorted(map(number_of, pop_all(popper))) == list(range(COUNT))
+    rig.close()
+
+
+def slice_over_two_files(tmp_path, count=30):
+    """A rig, and the only group of copies of messages that stand on both sides of the end of a CommitLog file."""
+    rig = rig_with(tmp_path, mappedFileSizeCommitLog=30_000)
+    assert rig.client().send("Other", body=bytes(17_000)).code == ResponseCode.SUCCESS
+    send_many(rig, count, 700)
+    assert len(pop_all(Popper(rig.client()))) == count
+    set_perm(rig, 6)
+    places = [rig.store.entry("T", 0, number)[0] for number in range(count)]
+    assert min(places) < 30_000 < max(places)
+    rig.store.flusher.sync_all()
+    rig.core.end_turn()
+    batches, _ = rig.core.processors.pop.in_flight.claim(rig.now_ms + 60_001, count)
+    (group,) = rig.core.processors.pop.reviver.copier.groups(batches)
+    return rig, group
+
+
+def test_messages_on_both_sides_of_a_files_end_are_copied_together(tmp_path):
+    """They are no stretch of one file: they were copied one by one."""
+    rig, group = slice_over_two_files(tmp_path)
+    copier = rig.core.processors.pop.reviver.copier
+    ((block, claims),) = copier.together(group, RETRY)
+    assert (block.topics[0], len(claims), copier.block_count) == (RETRY, len(group), 1)
+    rig.close()
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("how", ["retention", "disk"])
+def test_what_cannot_be_read_as_a_stretch_is_no_block(tmp_path, monkeypatch, how):
+    """Retention takes the first file while it is read; or the disk fails."""
+    rig, group = slice_over_two_files(tmp_path)
+    store, gather = rig.store, rig.store.gather_hot
+
+    def gathered(spans):
+        if how == "disk":
+            raise StoreError("a bad sector")
+        if store.commit_log.begin == 0:
+            store.commit_log.remove_oldest()
+        return gather(spans)
+
+    monkeypatch.setattr(store, "read_recent", lambda _: None)
+    monkeypatch.setattr(store, "gather_hot", gathered)
+    copier = rig.core.processors.pop.reviver.copier
+    if how == "disk":
+        with pytest.raises(StoreError):
+            copier.together(group, RETRY)
+    else:
+        assert copier.together(group, RETRY) is None
+        found = [copy for batch, _, _, _ in group for part in copier.singly(batch, RETRY) for _, copy in part]
+        gone = sum(rig.store.entry("T", 0, number)[0] < 30_000 for number in range(30))
+        assert [copy is None for copy in found] == [True] * gone + [False] * (30 - gone)
+    assert copier.block_count == 0
+    monkeypatch.undo()
     rig.close()
 
 

@@ -124,6 +124,26 @@ def test_pull_statuses() -> None:
     assert pull(-1) == (PullStatus.OFFSET_TOO_SMALL, 0, 0)
 
 
+def test_a_pull_has_no_more_bytes_or_messages_than_it_may_wherever_files_end() -> None:
+    """Of entries on both sides of a file's end, only those behind it were counted."""
+    clock = Clock()
+    store = opened(SimDisk(), clock, StoreOptions(commit_log_segment_bytes=1 << 20, consume_queue_segment_bytes=100))
+    store.put_batch([made(bytes(13 * n)) for n in range(17)])
+    settle(store, clock)
+    store.put_batch([made(bytes(7 * n)) for n in range(9)])  # these are in memory: another end, at 17
+    sizes = [size for number in range(26) for _, size, _ in store.queue_entries("T", 0, number, 1)]
+    assert len(sizes) == 26
+    for offset in range(26):
+        for count in (1, 2, 4, 5, 6, 11, 40):
+            own = sizes[offset : offset + count]
+            for most in (1, own[0], sum(own[:2]), sum(own[:3]) - 1, sum(own[:6]), sum(own[:9]), 1 << 20):
+                fits = [n for n in range(1, len(own) + 1) if sum(own[:n]) <= most]
+                found = store.pull("T", 0, offset, count, most, None)
+                assert len(found.positions) == max([1, *fits]), (offset, count, most)
+                assert found.next_offset == offset + len(found.positions)
+                assert [size for _, size in found.positions] == own[: len(found.positions)]
+
+
 def test_pull_with_a_filter() -> None:
     store = opened(SimDisk(), options=StoreOptions(commit_log_segment_bytes=1 << 20))
     store.put_batch([made(b"%d" % n, TAGS="rare" if n == 5000 else "usual") for n in range(6000)])
