@@ -271,3 +271,39 @@ def test_a_result_folder_that_cannot_be_used_is_found_at_once(tmp_path: Path, mo
     assert found.exit_code == 2
     text = f"Error: --out {tmp_path / 'file' / 'x'}: nothing can be written there (Not a directory)"
     assert text in found.output
+
+
+COPIED = (
+    "TAGS\x01__TW_DUE\x02",
+    "__TW_DUE\x01soon\x02",
+    "__TW_LEVEL\x01none\x02",
+    "__TW_ID\x01ab\x02__TW_DUE\x011700000000000\x02",
+)
+"""What senders to Apache's broker may have written: the last one sends a message again that came from ours."""
+
+
+def test_marks_that_a_sender_has_copied_make_no_delivery_of_ours(tmp_path: Path) -> None:
+    """In a log of Apache's, timer and level messages: otherwise their deliveries would be missing, and they overdue."""
+    pytest.importorskip("pyspark")
+    from bench.lateness.engines.local_engine import LocalEngine
+    from bench.lateness.pipeline import Job, find_sources, run_job
+
+    log = Log(tmp_path / "store", 1 << 14)
+    for number, copied in enumerate((*COPIED, "")):
+        due_ms = START_MS + 5_000 + number
+        for kind, late_ms in (
+            (f"TIMER_DELIVER_MS\x01{due_ms}\x02TIMER_OUT_MS\x01{due_ms}\x02", 7),
+            ("DELAY\x011\x02", 9),
+        ):
+            text = f"{copied}UNIQ_KEY\x01{number}{late_ms}\x02{kind}REAL_TOPIC\x01Orders\x02REAL_QID\x010\x02"
+            topic, sent_ms = (
+                ("rmq_sys_wheel_timer", START_MS) if late_ms == 7 else ("SCHEDULE_TOPIC_XXXX", due_ms - 1_000)
+            )
+            log.append(Record(topic, 0, born_ms=START_MS, properties=text), sent_ms)
+            log.append(Record("Orders", 0, born_ms=START_MS, properties=text), due_ms + late_ms)
+    log.close()
+    sources = find_sources([str(tmp_path / "store")])
+    assert sources[0].kind == "apache"
+    total = run_job(LocalEngine(1), Job(sources, tmp_path / "out", as_of_ms=START_MS + 60_000), lambda _: None)["total"]
+    assert (total["sent"], total["delivered"], total["overdue"], total["early"]) == (10, 10, 0, 0)
+    assert (total["percentiles"]["p50"], total["percentiles"]["max"]) == (7, 9)

@@ -251,10 +251,14 @@ def _one_by_one(data: bytes, heads: Heads, delays: Delays, rest: Longs, reading:
             _level_accepted(_Record(data, heads, index), delays, reading, names)
         elif code == timer:
             _timer_accepted(_Record(data, heads, index), delays, names)
+        elif data.find(b"REAL_TOPIC\x01", begin, end) >= 0:
+            record = _Record(data, heads, index)
+            # Marks of the other broker are a sender's, as of one who sends a received message again.
+            for read in (_ours, _apaches) if reading.own_levels else (_apaches, _ours):
+                if delays.stage[index] == ORDINARY:
+                    read(record, delays, reading)
         elif data.find(b"__TW_", begin, end) >= 0:
             _ours(_Record(data, heads, index), delays, reading)
-        elif data.find(b"REAL_TOPIC\x01", begin, end) >= 0:
-            _apaches(_Record(data, heads, index), delays, names.names[code])
 
 
 class _Record:
@@ -378,10 +382,10 @@ def _ours(record: _Record, delays: Delays, reading: Reading) -> None:
         delays.requested_ms[index] = reading.delay_ms(int(level))
 
 
-def _apaches(record: _Record, delays: Delays, topic: bytes) -> None:
+def _apaches(record: _Record, delays: Delays, _reading: Reading) -> None:
     """Apache's deliveries keep the properties of acceptance. A copy in another topic or queue is no delivery."""
     index = record.index
-    queue = record.number(b"REAL_QID")
+    topic, queue = delays.names[delays.topics[index]], record.number(b"REAL_QID")
     if record.value(b"REAL_TOPIC") != topic or queue != int(record.heads.queue_id[index]):
         return
     level = record.number(b"DELAY", _LEVEL_MOST)

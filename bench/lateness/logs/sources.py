@@ -9,6 +9,7 @@ folder are not known; the summary says so.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,8 @@ from bench.lateness.logs.storage import Storage, local_path, storage_for, withou
 __all__ = ["NO_LEVELS", "LogSource", "find_sources", "short_names"]
 
 OURS, APACHES = "timewheel", "apache"
-_MARKS = (b"\x02__TW_ID\x01", b"\x02__TW_LEVEL\x01")
+_ID_MARK = re.compile(rb"\x02__TW_ID\x01[0-9a-f]")
+_LEVEL_MARK = re.compile(rb"\x02__TW_LEVEL\x01\d+:\d")
 _LOOK_BYTES = 1 << 20
 _SEGMENTS_MAX = 16
 _NO_DELAY_STORE = (
@@ -137,4 +139,8 @@ def _properties(reader: SplitReader) -> Iterator[bytes]:
 
 
 def _in_properties(text: bytes) -> bool:
-    return any(mark in text for mark in _MARKS)
+    """Whether a broker of ours has written a mark. Apache's broker keeps those that a sender has copied, and adds the
+    real topic to a delayed message; so does ours only for levels."""
+    if b"\x02__TW_LEVEL\x01" in text:
+        return _LEVEL_MARK.search(text) is not None
+    return _ID_MARK.search(text) is not None and b"\x02REAL_TOPIC\x01" not in text
