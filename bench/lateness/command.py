@@ -37,7 +37,7 @@ from bench.lateness.logs.storage import StorageError, without_login
 from bench.lateness.options import EXAMPLES, WORDS, ExpectType, InstantType, TablesType, TargetType, Words
 from bench.lateness.pipeline import Job, find_sources, look_around, run_job
 from bench.lateness.places import alone_in, check_here, check_places, check_received
-from bench.lateness.reading_progress import ReadingProgress, progress_for, watched
+from bench.lateness.reading_progress import ReadingProgress, covering, progress_for, watched
 from bench.lateness.results.result import SUMMARY, Result
 from bench.lateness.saying import last_lines
 from bench.lateness.state.rounds import check_state, repeat
@@ -265,7 +265,7 @@ def _told(out: Path, say: Callable[[str], None]) -> Callable[[dict[str, Any]], N
 
 
 def _say(text: str) -> None:
-    click.echo(printable(without_login(text)), err=True)
+    click.echo(covering(printable(without_login(text))), err=True)
 
 
 def _quiet(text: str) -> None:

@@ -23,11 +23,13 @@ from typing import Any
 
 import click
 
-__all__ = ["ReadingProgress", "progress_for", "watched"]
+__all__ = ["ReadingProgress", "covering", "progress_for", "watched"]
 
 _EVERY_S = 5.0
 _TERMINAL_EVERY_S = 0.2
 _LOOK_S = 0.2
+_WIDTH = 78
+"""Characters of a progress line on a terminal."""
 
 
 class ReadingProgress:
@@ -115,8 +117,13 @@ def progress_for(quiet: bool) -> ReadingProgress:
     return ReadingProgress(lambda text: click.echo(text, err=True))
 
 
+def covering(text: str) -> str:
+    """A line for standard error that leaves nothing of a progress line on a terminal."""
+    return text.ljust(_WIDTH) if sys.stderr is not None and sys.stderr.isatty() else text
+
+
 def _over(text: str) -> None:
-    click.echo(f"\r{text:<78}\r", nl=False, err=True)
+    click.echo(f"\r{text:<{_WIDTH}}\r", nl=False, err=True)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from bench.lateness.engines.local_engine import LocalEngine
 from bench.lateness.engines.slots import Slots
 from bench.lateness.logs.reading import Settings, batch_tasks, read_task
 from bench.lateness.pipeline import Job, find_sources, look_around
-from bench.lateness.reading_progress import ReadingProgress, watched
+from bench.lateness.reading_progress import ReadingProgress, progress_for, watched
 from bench.log_maker import make_log
 from tests.support.wait import wait_until
 
@@ -181,6 +182,34 @@ def test_slots_add_up_over_processes(tmp_path: Path) -> None:
     slots.of(2).put(1 << 40)
     slots.of(0).put(8)
     assert slots.sum() == 8 + (1 << 40)
+
+
+class Terminal(io.StringIO):
+    """A terminal that has nothing but a carriage return."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def shown(self) -> list[str]:
+        lines = []
+        for line in self.getvalue().split("\n"):
+            shown = ""
+            for part in line.split("\r"):
+                shown = part + shown[len(part) :]
+            lines.append(shown.rstrip())
+        return lines
+
+
+def test_a_line_covers_the_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench.lateness import command
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    progress = progress_for(False)
+    progress._tell("1,234.5 of 2,345.6 MB, 52 %, 56.7 MB/s, 20 s left")
+    command._say("joining what consumers saw")
+    progress._tell("1.3 of 1.6 MB")
+    assert terminal.shown() == ["joining what consumers saw", "1.3 of 1.6 MB"]
 
 
 @pytest.mark.process
