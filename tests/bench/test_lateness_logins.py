@@ -27,8 +27,9 @@ ROOT = Path(bench.lateness.__file__).parent
 SECRETS = ("Zq7", "xW9")
 LOGINS = ("me:Zq7xW9@", "Zq7@xW9@", "me:Zq7/xW9@", "Zq7xW9@", "me:Zq7%2FxW9@")
 SHOWN_BY_THE_COMMAND = {
-    "AssertionError", "DamagedLogError", "ExpectationError", "JavaMissingError", "ResultError", "SystemExit",
-    "ValueError", "ClickException", "UsageError", "FileNotFoundError", "OSError", "_read_error",
+    "AssertionError", "DamagedLogError", "ExpectationError", "JavaMissingError", "ResultError",
+    "SparkStartError", "SystemExit", "ValueError", "ClickException", "UsageError", "FileNotFoundError", "OSError",
+    "_read_error",
 }  # fmt: skip
 """What is raised and is no StorageError: the command turns it into a line, and hides logins there. OSError
 and FileNotFoundError, of answers, name no address and become StorageErrors, which the last one, a function, makes."""

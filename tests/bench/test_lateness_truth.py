@@ -27,7 +27,7 @@ from tests.support.lateness_world import HOST, HOST_V6, START_MS, Log, class_of,
 
 
 def test_the_examples_run() -> None:
-    names = ("counting.buckets", "checking", "reading_progress", "summary")
+    names: tuple[str, ...] = ("counting.buckets", "checking", "reading_progress", "summary")
     names += tuple(f"results.{name}" for name in ("receipts", "result", "target"))
     for name in names:
         module = importlib.import_module(f"bench.lateness.{name}") if name != "summary" or HAS_ARROW else None
