@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -115,6 +116,21 @@ def test_a_compiler_that_fails_leaves_no_half_of_the_native_modules(source: Path
     wheel, said = build(source, tmp_path, CC="false", TIMEWHEEL_MODULES=FEW)
     assert natives(wheel) == []
     assert "pure Python, a third slower, because the compiler failed" in said
+
+
+def test_a_source_distribution_has_all_that_a_wheel_is_made_of(source: Path, tmp_path: Path) -> None:
+    wanted = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
+    copy = shutil.copytree(source, tmp_path / "copy")
+    line = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", line, str(tmp_path)], cwd=copy, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        found = {name.partition("/")[2] for name in opened.getnames()}
+    missing = {name for name in wanted - found if not name.startswith(("build/", "rocketmq_timewheel.egg-info/"))}
+    assert missing == set()
 
 
 def test_a_wheel_runs_in_an_empty_environment(source: Path, tmp_path: Path) -> None:
