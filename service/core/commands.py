@@ -33,8 +33,10 @@ from enum import Enum
 from service.core.done_entries import DoneEntries
 from service.core.lines import Line, LineKind
 
-__all__ = ["CANCELLED_MAX", "CommandTable", "CommandVerdict", "Decision"]
+__all__ = ["CANCELLED_MAX", "MOVES_MAX", "CommandTable", "CommandVerdict", "Decision"]
 
+MOVES_MAX = 16_384
+"""Most moved entries of a shard that wait and are named in its progress. With more, the next owner reads everything."""
 CANCELLED_MAX = 65_536
 """Most cancelled entries of a shard that are known as such; of older ones a command learns that they are unknown."""
 
@@ -65,6 +67,7 @@ class CommandTable:
 
     __slots__ = (
         "_answered",
+        "_has_too_many",
         "_origins",
         "_rolls",
         "_unsure",
@@ -74,7 +77,9 @@ class CommandTable:
         "changing",
         "forgot",
         "fresh",
+        "fresh_moves",
         "gone",
+        "moves",
     )
 
     def __init__(self) -> None:
@@ -87,6 +92,11 @@ class CommandTable:
         """Cancelled since the last progress record."""
         self.changing: dict[int, int] = {}
         """Moved entries and their new due time (epoch ms), until the cache has it."""
+        self.moves: dict[int, int] = {}
+        """Moved entries and their due time. Some of them may be done."""
+        self.fresh_moves: dict[int, int] = {}
+        """Moved since the last progress record."""
+        self._has_too_many = False
         self.gone: list[int] = []
         """Cancelled and rolled entries that the cache still has."""
         self._answered: dict[int, Line] = {}  # moves that have a verdict, by the progress, and it was not read yet
@@ -127,11 +137,13 @@ class CommandTable:
 
         ``first``: where the queue began.
         """
-        if not 0 <= self.origin_of(entry) < line.offset or (entry < first and entry not in self.cancelled):
+        origin = self.origin_of(entry)
+        is_cancelled = entry in self.cancelled or origin in self.cancelled  # not every roll that is done is known
+        if not 0 <= origin < line.offset or (entry < first and not is_cancelled):
             return CommandVerdict.UNKNOWN
         if entry not in done:
             return None
-        if entry in self.cancelled:
+        if is_cancelled:
             return CommandVerdict.ALREADY if line.kind is LineKind.CANCEL else CommandVerdict.CANCELLED
         return CommandVerdict.UNKNOWN if entry < self.forgot else CommandVerdict.TOO_LATE
 
@@ -151,11 +163,50 @@ class CommandTable:
             return finished
         if line.due_ms > 0:
             if line.entry not in done:
-                self.changing[line.entry] = line.due_ms
+                self._move(line.entry, line.due_ms, done)
             return finished
-        self.cancel(line.entry)
+        self.cancel(line.entry, line.origin)
         self.gone.append(line.entry)
         return [*finished, line.entry]
+
+    def _move(self, entry: int, due_ms: int, done: DoneEntries) -> None:
+        self.changing[entry] = due_ms
+        if not self._has_too_many:
+            self.moves[entry] = self.fresh_moves[entry] = due_ms
+            if len(self.moves) > 2 * MOVES_MAX:
+                self._drop_moves(done)
+
+    def _drop_moves(self, done: DoneEntries) -> None:
+        """Forget moves of entries that are done; all of them if too many are left, and for ever."""
+        self.moves = {entry: due_ms for entry, due_ms in self.moves.items() if entry not in done}
+        if len(self.moves) > MOVES_MAX:
+            self._has_too_many = True
+            self.moves, self.fresh_moves = {}, {}
+
+    def moves_to_save(self, done: DoneEntries, *, whole: bool) -> dict[int, int]:
+        """Moved entries for the next progress record: all of them, or the fresh ones."""
+        if whole:
+            self._drop_moves(done)
+        moves = dict(self.moves) if whole else self.fresh_moves
+        self.fresh_moves = {}
+        return moves
+
+    @property
+    def is_sure(self) -> bool:
+        """True if the moves are complete, and no verdict is missing that somebody else may have read."""
+        return not self._has_too_many and not self._unsure
+
+    def resume(self, moves: dict[int, int]) -> None:
+        """Take over the moved entries from the progress: the verdicts on them are not read again."""
+        self.moves |= moves
+        self.changing |= moves
+
+    def join(self, asked: Sequence[Line], answered: Sequence[Line], rolls: Sequence[tuple[int, int]]) -> None:
+        """Add what an earlier part of the queue has: open commands, moves whose verdict was not read, and rolls."""
+        self.asked = dict(sorted((self.asked | {line.offset: line for line in asked}).items()))
+        self._answered |= {line.offset: line for line in answered}
+        self._rolls = array("q", (roll for roll, _ in rolls)) + self._rolls
+        self._origins = array("q", (origin for _, origin in rolls)) + self._origins
 
     def _sure(self, command: int) -> None:
         """Note that the verdict on a command was read, or is known to be no longer needed."""
@@ -165,10 +216,13 @@ class CommandTable:
         if not left:
             del self._unsure_of[origin]
 
-    def cancel(self, offset: int) -> None:
-        """Note that an entry was cancelled, also under the offset by which its sender knows it."""
-        for name in (offset, self.origin_of(offset)):
-            if name not in self.cancelled:
+    def cancel(self, offset: int, origin: int = -1) -> None:
+        """Note that an entry was cancelled, also under the offset by which its sender knows it.
+
+        ``origin``: that offset if a verdict names it: the roll may not be known yet (`service.core.backfill`).
+        """
+        for name in (offset, self.origin_of(offset), origin):
+            if name >= 0 and name not in self.cancelled:
                 self.cancelled[name] = None
                 self.fresh.append(name)
         self._trim()
@@ -203,6 +257,7 @@ class CommandTable:
     def followed(self, low: int) -> None:
         """Forget what a follower would collect for ever: it writes no progress. ``low`` as in `prune`."""
         self.fresh.clear()
+        self.fresh_moves.clear()
         self.prune(low)
 
     def prune(self, low: int) -> None:

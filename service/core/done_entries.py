@@ -111,6 +111,22 @@ class DoneEntries:
             if offset not in self:
                 yield offset
 
+    def next_pending(self, first: int, until: int) -> int:
+        """The first of the given offsets that is not done; ``until`` if there is none.
+
+        >>> done = DoneEntries(2); _ = done.add(3)
+        >>> done.next_pending(0, 9), done.next_pending(3, 9), done.next_pending(3, 4)
+        (2, 4, 4)
+        """
+        at, base, bits = max(first, self.low), self._base, self._bits
+        end = base + 8 * len(bits)
+        while at < min(end, until) and at in self:
+            at += 1
+            if (at - base) & 7 == 0:
+                found = _NOT_ALL_DONE.search(bits, (at - base) >> 3)
+                at = end if found is None else base + 8 * found.start()
+        return min(at, until)
+
     def merge(self, low: int, offsets: Iterable[int]) -> None:
         """Mark as done all that is done in another set."""
         self.raise_to(low)

@@ -16,8 +16,9 @@ move      ``TW_ABOUT``, ``TW_DELIVER_MS`` or    a command: deliver it at that ti
 get       ``TW_ABOUT``                          a question: what happened to it?
 ask       a body in JSON                        a question about many entries; the answer is the body of its verdict
 verdict   ``TW_GENERATION`` ``TW_ABOUT``        the outcome of the command at the offset ``TW_ABOUT`` for the entry at
-          ``TW_ENTRY`` ``TW_VERDICT``           ``TW_ENTRY``; ``TW_DELIVER_MS`` is its due time then
-          ``TW_DELIVER_MS`` ``TW_DETAIL``
+          ``TW_ENTRY`` ``TW_VERDICT``           ``TW_ENTRY``; ``TW_DELIVER_MS`` is its due time then. ``TW_ORIGIN``
+          ``TW_DELIVER_MS`` ``TW_DETAIL``       is the entry that the sender wrote, if that is another offset
+          ``TW_ORIGIN``
 ========  ====================================  ========================================================================
 
 A record with a generation counts only if this is the generation of the last takeover before it. So a record that a
@@ -63,6 +64,7 @@ class Line:
     ``entry``       int, of a verdict: the entry; of a roll: the entry that the sender wrote; -1: none
     ``verdict``     str, of a verdict
     ``by_ms``       int, of a move by an interval
+    ``origin``      int, of a verdict: the entry that the sender wrote; -1: the same, or none
     ``damaged``     bool, it cannot be read; what it was is not known
     ==============  ==============================================================================
     """
@@ -77,3 +79,4 @@ class Line:
     verdict: str = ""
     by_ms: int = 0
     damaged: bool = False
+    origin: int = -1

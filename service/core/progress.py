@@ -11,6 +11,11 @@ acknowledged before the next is sent. Everything in a chain is a fact that stays
 ``doubts``      the tails of earlier generations that this one has not yet read
 ``takeovers``   in a snapshot: the offsets in the entry queue from which each generation counted, from ``since`` on
 ``cancelled``   which of the done entries were cancelled: the last 65,536; below ``forgot`` others may have been
+``read``        the owner has read the entry queue up to here, and the record accounts for all of that: so the next one
+                reads on from here before it delivers (`service.core.backfill`). -1: it reads from ``low``, as it does
+                if there is no such field (earlier programs) or no sense in it
+``moves``       moved entries that wait, and their due times: in a snapshot all, in a change the new ones
+``owner``       the name in the takeover record
 ==============  ==================================================================================================
 
 Format: the body is one line of JSON, followed by the done entries, compressed by zlib: in a snapshot the bitmap, in a
@@ -82,6 +87,9 @@ class ProgressRecord:
     forgot: int = 0
     since: int = 0
     takeovers: dict[int, int] = field(default_factory=dict)
+    read: int = -1
+    moves: dict[int, int] = field(default_factory=dict)
+    owner: str = ""
 
     @property
     def is_snapshot(self) -> bool:
@@ -102,6 +110,9 @@ class ProgressRecord:
             "snapshot": self.is_snapshot,
             "cancelled": list(self.cancelled),
             "forgot": self.forgot,
+            "read": self.read,
+            "moves": sorted(self.moves.items()),
+            "owner": self.owner,
         }
         if self.is_snapshot:
             head["since"], head["takeovers"] = self.since, sorted(self.takeovers.items())
@@ -115,6 +126,21 @@ def _tails_out(tails: dict[TargetQueue, int]) -> list[list[str | int]]:
 
 def _tails_in(rows: Iterable[Sequence[object]]) -> dict[TargetQueue, int]:
     return {(str(topic), str(broker), int(str(queue))): int(str(at)) for topic, broker, queue, at in rows}
+
+
+def _resumption_in(head: dict[str, object]) -> tuple[int, dict[int, int], str]:
+    """``read``, ``moves`` and ``owner``; as if there were none if one of them makes no sense."""
+    read, owner, rows = head.get("read"), head.get("owner"), head.get("moves")
+    if not (_is_number(read) and isinstance(owner, str) and isinstance(rows, list)):
+        return -1, {}, ""
+    for row in rows:
+        if not (isinstance(row, list) and len(row) == 2 and all(map(_is_number, row))):
+            return -1, {}, ""
+    return int(str(read)), dict(rows), owner
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
 
 
 def read_record(body: bytes) -> ProgressRecord:
@@ -146,6 +172,7 @@ def read_record(body: bytes) -> ProgressRecord:
             int(head.get("forgot", 0)),
             int(head.get("since", 0)),
             {int(at): int(generation) for at, generation in head.get("takeovers", ())},
+            *_resumption_in(head),
         )
     except (KeyError, TypeError, IndexError, AttributeError, struct_error, RecursionError, OverflowError) as error:
         raise ValueError(f"not a progress record: {type(error).__name__}: {error}") from None
@@ -166,6 +193,18 @@ class Picture:
     since: int = 0
     takeovers: dict[int, int] = field(default_factory=dict)
     is_torn: bool = False
+    read: int = -1
+    moves: dict[int, int] = field(default_factory=dict)
+    owner: str = ""
+
+    def resumed_at(self) -> int:
+        """The offset from which the next owner reads before it delivers; -1: from the oldest entry that is not done.
+
+        The takeovers before it must be known: rolls of the older part count by them.
+        """
+        knows = self.since <= min(self.low, self.generation) and self.takeovers.get(self.generation) == self.generation
+        is_possible = max(self.low, self.generation + 1) <= self.read
+        return self.read if knows and is_possible and not self.is_torn else -1
 
     def history(self) -> tuple[int, dict[int, int]]:
         """Return the first generation from which on the list is complete, and the offset of each; see `Takeovers`."""
@@ -197,6 +236,7 @@ class Picture:
                 picture.done = row.done.copy()
                 picture.cancelled = []
                 picture.since, picture.takeovers = row.since, row.takeovers
+                picture.read, picture.moves = row.read, {}
             elif picture.generation < 0:
                 continue  # its snapshot is not among them: whoever reads must begin there
             picture.generation = newest
@@ -205,5 +245,9 @@ class Picture:
             picture.tails, picture.doubts = dict(row.tails), row.doubts
             picture.cancelled += row.cancelled
             picture.forgot = row.forgot
+            # Without one of them, or its moves, the later ones do not say everything; their snapshot will.
+            picture.read = row.read if row.read >= picture.read >= 0 else -1
+            picture.moves |= row.moves
+            picture.owner = row.owner
         picture.low = picture.done.low
         return picture

@@ -19,11 +19,12 @@ for its writer at the same offset as for every later reader.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from service.core.backfill import Backfill
 from service.core.commands import CommandTable, CommandVerdict, Decision
+from service.core.deliveries import Deliveries
 from service.core.done_entries import SPAN_MAX, DoneEntries
 from service.core.lease import Lease, Timing
 from service.core.lines import COMMANDS, Line, LineKind
@@ -35,16 +36,19 @@ __all__ = ["SKEW_MS", "MaySend", "Shard"]
 
 SKEW_MS = 60_000
 """By how much the clocks of two instances may differ for what is in doubt: beyond it nothing was delivered yet."""
+READ_ON_MAX = 4096
+"""Records after which progress is written although nothing is done: the next owner would have to read them again."""
 _BEGUN = frozenset({OwnerState.READING_BACK, OwnerState.OWNING, OwnerState.RELEASING})
 
 
-class Shard:
+class Shard(Deliveries):
     """One takeover of one shard.
 
     ``name`` is the broker name and queue id of the entry topic, as ``broker-a/3``; ``timing``: of leases and waits.
     """
 
     def __init__(self, name: str, timing: Timing | None = None) -> None:
+        super().__init__()
         self.name = name
         self.timing = timing or Timing()
         self.state = OwnerState.FOLLOWER
@@ -53,13 +57,8 @@ class Shard:
         self.done = DoneEntries()
         self.read_to = 0
         self.doubts: list[Doubt] = []
-        self.lost: dict[int, TargetQueue] = {}  # own deliveries whose outcome is unknown: entry to target queue
+        self.backfill = Backfill()
         self.lease = Lease(self.timing.lease_ms)
-        self.tails: dict[TargetQueue, int] = {}
-        self._named: frozenset[TargetQueue] = frozenset()  # those of the last saved progress
-        self._in_flight: dict[int, TargetQueue] = {}
-        self._open: Counter[TargetQueue] = Counter()  # number of deliveries to a queue that are under way or lost
-        self._top: dict[TargetQueue, int] = {}  # the offset after the last acknowledged delivery
         self._held: dict[int, int] = {}  # entry to the command or roll that was decided and not yet read
         self.takeovers = Takeovers()  # the takeovers in the part of the queue that was read
         self.blind_at = -1  # offset of an unreadable record that ended the ownership
@@ -72,6 +71,7 @@ class Shard:
         self._sequence = 0
         self.expired = 0  # entries that the cluster deleted before they were done, or read here
         self._saving: ProgressRecord | None = None
+        self._saved_read = 0  # how far the last record said that the queue was read
 
     def _go(self, state: OwnerState) -> None:
         self.state = moved(self.state, state)
@@ -91,6 +91,17 @@ class Shard:
         self.read_to = max(first_offset, begin)
         self.done.raise_to(first_offset)
         self.takeovers.load(picture, self.read_to)
+        read = picture.resumed_at()
+        if first_offset <= read:
+            self._resume(picture, read)
+
+    def _resume(self, picture: Picture, read: int) -> None:
+        """Read only what the last owner has not read: the rest is backfilled (`service.core.backfill`)."""
+        self.takeovers.resume(picture, read)
+        waiting = {offset: due_ms for offset, due_ms in picture.moves.items() if offset < read}
+        self.commands.resume({offset: due_ms for offset, due_ms in waiting.items() if offset not in self.done})
+        self.backfill = Backfill(self.done.low, read, self.done.copy())
+        self.read_to = read
 
     def agrees(self, picture: Picture) -> bool:
         """True if the owner of this progress has read the same takeovers. If not, the queue must be read again."""
@@ -114,7 +125,7 @@ class Shard:
 
     def fence_is_over(self, mono_ms: int) -> bool:
         """True if no other owner can deliver any more and the queue was read up to the own takeover record."""
-        return self._fence_ms is not None and mono_ms >= self._fence_ms
+        return self._fence_ms is not None and mono_ms >= self._fence_ms and not self.backfill.is_blind
 
     def settle(self, picture: Picture, wall_ms: int) -> None:
         """Take over the progress as read after the fence. Only deliveries behind its tails are unknown now.
@@ -192,7 +203,9 @@ class Shard:
     def _cannot_read(self, offset: int, until: int) -> None:
         """Handle a damaged or missing record: it may be a takeover that others have read, or a verdict."""
         self.takeovers.unreadable(offset, until)
-        self.commands.ask_again()
+        if self.backfill.is_whole:
+            self.commands.ask_again()
+        self.backfill.is_blind = not self.backfill.is_whole
         if self.state in _BEGUN:
             self.blind_at = offset
             self._go(OwnerState.FENCED)
@@ -229,10 +242,23 @@ class Shard:
 
     def _see_verdict(self, line: Line) -> None:
         self._finish(line.about)
+        self.backfill.judged(line.about)
         if self.commands.changes(line):
             self._held.pop(line.entry, None)
         for offset in self.commands.saw_verdict(line, self.done):
             self._finish(offset)
+
+    def backfilled(self, lines: Sequence[Line], next_offset: int) -> list[Line]:
+        """Process records from `Backfill.at` on, in order; returns the entries and rolls that wait, as `read` does."""
+        backfill, was_whole = self.backfill, self.backfill.is_whole
+        waiting = backfill.read(lines, next_offset, self.done, self.takeovers)
+        if backfill.is_whole and not was_whole:
+            self.commands.join(*backfill.open_commands(self.done), backfill.rolls)
+            if backfill.is_blind:
+                self.commands.ask_again()
+            backfill.is_blind = False
+            backfill.forget()
+        return waiting
 
     def end_seen(self, asked_ms: int, end: int) -> None:
         """Note that the queue ended at ``end`` when asked (monotonic ms). That counts once it is read up to there."""
@@ -256,45 +282,10 @@ class Shard:
         """True if this owner has the shard and its lease holds. Asked again just before each write."""
         return self.state is OwnerState.OWNING and self.lease.holds(mono_ms)
 
-    def aim(self, queue: TargetQueue, end: int) -> None:
-        """Note the end of a target queue that was not used so far. It may be used once this is saved (`is_named`)."""
-        self.tails.setdefault(queue, end)
-
-    def is_named(self, queue: TargetQueue) -> bool:
-        """True if the saved progress names a target queue, so that the next owner will search it."""
-        return queue in self._named
-
-    def sending(self, offset: int, queue: TargetQueue) -> None:
-        """Note that a delivery is written to its connection now. Raises IllegalStateError if its queue is not named."""
-        if queue not in self._named:
-            raise IllegalStateError(f"a delivery to {queue}, which the progress does not name")
-        self._in_flight[offset] = queue
-        self._open[queue] += 1
-
     def acknowledged(self, offset: int, queue: TargetQueue, at: int) -> None:
         """Note that the target has stored an entry, at this offset of its queue."""
-        if self._in_flight.pop(offset, None) is not None:
-            self._open[queue] -= 1
         self._finish(offset)
-        self._top[queue] = max(self._top.get(queue, 0), at + 1)
-        self._raise_tail(queue)
-
-    def refused(self, offset: int) -> None:
-        """Note that the target has certainly not stored an entry."""
-        queue = self._in_flight.pop(offset, None)
-        if queue is not None:
-            self._open[queue] -= 1
-            self._raise_tail(queue)
-
-    def lose(self, offset: int) -> None:
-        """Note that it is unknown whether the target has stored an entry: its queue must be read (`scans`)."""
-        self.lost[offset] = self._in_flight.pop(offset)
-
-    def _raise_tail(self, queue: TargetQueue) -> None:
-        """Raise the tail of a target queue to its last acknowledged delivery, unless one is under way or lost."""
-        top = self._top.get(queue)
-        if top is not None and not self._open[queue]:
-            self.tails[queue] = max(self.tails.get(queue, 0), top)
+        super().acknowledged(offset, queue, at)
 
     def _finish(self, offset: int) -> None:
         if self.done.add(offset):
@@ -302,7 +293,7 @@ class Shard:
 
     def roll(self, offset: int, due_ms: int) -> Line | None:
         """Decide to roll an entry; None if that is not possible now. It is held until the outcome is known."""
-        unsure = self._is_unsure(offset, due_ms) or self.commands.may_change(offset)
+        unsure = self._is_unsure(offset, due_ms) or self.commands.may_change(offset) or self.backfill.concerns(offset)
         if self.state is not OwnerState.OWNING or offset in self.done or unsure:
             return None
         self._held[offset] = self.read_to
@@ -329,6 +320,8 @@ class Shard:
         line = self.commands.asked.get(command)
         if line is None or self.state is not OwnerState.OWNING:
             return None
+        if self.backfill.concerns(min(line.about, entry, self.commands.origin_of(entry))):
+            return None
         past = self.commands.judged(line, entry, self.done, self._first)
         if past is not None or self._is_unsure(entry, due_ms):
             return None if past is None else Decision(command, entry, past)
@@ -342,6 +335,7 @@ class Shard:
         if self._saving is not None or not self._settled or self.state not in _BEGUN:
             return None
         begin = min(self.done.low, self.generation)
+        moves = self.commands.moves_to_save(self.done, whole=self._whole)
         self._saving = ProgressRecord(
             self.name,
             self.generation,
@@ -354,8 +348,12 @@ class Shard:
             () if self._whole else tuple(self._fresh),
             tuple(self.commands.cancelled if self._whole else self.commands.fresh),
             self.commands.forgot,
-            *(self.takeovers.rows_from(begin) if self._whole else ()),
+            *(self.takeovers.rows_from(begin) if self._whole else (0, {})),
+            self.read_to if self.commands.is_sure and not self.takeovers.hide_any(self.done) else -1,
+            moves,
+            self.owner,
         )
+        self._saved_read = self.read_to
         self._whole = False
         self._fresh.clear()
         self.commands.fresh.clear()
@@ -365,7 +363,8 @@ class Shard:
     @property
     def is_changed(self) -> bool:
         """True if a progress record would contain anything new."""
-        return bool(self._fresh) or self._named != self.tails.keys()
+        has_read_on = self.read_to - self._saved_read >= READ_ON_MAX
+        return bool(self._fresh) or self._named != self.tails.keys() or has_read_on
 
     def renew_chain(self) -> None:
         """Make the next record a snapshot, because the chain has become long."""

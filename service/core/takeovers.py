@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from service.core.done_entries import DoneEntries
 from service.core.lines import Line, LineKind
 from service.core.progress import Picture
 
@@ -66,6 +67,12 @@ class Takeovers:
         before = [row for row in sorted(self._known.items()) if row[0] < begin] or [(low, low)] * (low >= 0)
         self._rows = before[-1:]
         self.generation = before[-1][1] if before else -1
+
+    def resume(self, picture: Picture, read: int) -> None:
+        """After `load`: the queue is read from ``read`` on only. The owner of the progress could read all before it."""
+        self._rows += self.known_in(self._begin, read)
+        self.generation, self.owner = picture.generation, picture.owner
+        self._is_clear = True
 
     def learn(self, picture: Picture, read_to: int) -> bool:
         """Add those of newer progress; False if its owner counted other takeovers in the part already read here."""
@@ -124,6 +131,10 @@ class Takeovers:
     def was_unreadable(self, begin: int, until: int) -> bool:
         """True if a record in this range could not be read."""
         return any(first < until and begin < end for first, end in self._dark)
+
+    def hide_any(self, done: DoneEntries) -> bool:
+        """True if a record could not be read, and it is not known what became of it."""
+        return any(done.next_pending(first, end) < end for first, end in self._dark)
 
     def released(self) -> None:
         """Note that the owner of the last generation has released the shard."""

@@ -46,6 +46,7 @@ def picture_of(rows: Sequence[ProgressRecord | None]) -> Picture:
     last = max((at for at, row in enumerate(rows) if row is not None and row.generation == newest), default=-1)
     picture.is_torn |= None in rows[last + 1 :]
     if picture.is_torn:
+        picture.read = -1
         # Where else may a missing record have sent something? A queue that an owner uses was mostly used before.
         named = {
             queue for row in records for tails in (row.tails, *(doubt.tails for doubt in row.doubts)) for queue in tails

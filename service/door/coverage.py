@@ -4,8 +4,8 @@
 ``owned``     this instance delivers it, and has read its queue to its end within the last 2 s
 ``followed``  another instance owns it, and this one follows: it knows all entries, and learns of a delivery within
               about 6 s
-``stale``     this instance owned it a moment ago, and has not read its queue to its end since, or is giving it up.
-              Entries may be missing
+``stale``     this instance owned it a moment ago, and has not read its queue to its end since, or is giving it up;
+              or it has taken it over, and is still reading what waited before. Entries may be missing
 ``missing``   this instance knows nothing about it, or not everything yet. ``owner`` is the member to ask
 ============  ==========================================================================================
 

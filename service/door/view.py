@@ -129,10 +129,13 @@ class ServiceView:
             return ShardSight(owner.name, Sighting.MISSING, who, "it is not read yet" if cache is None else state.value)
         control, first = cache.plugin.pending, delay_id(cache.plugin.spill.epoch, 0)
         if state in _FOLLOWS:
-            if not (owner.queue_end.is_fresh(now_ms) and owner.is_filled):
+            if not (owner.queue_end.is_fresh(now_ms) and owner.is_filled and shard.backfill.is_whole):
                 return ShardSight(owner.name, Sighting.MISSING, who, f"{state.value}: not read to its end yet")
             detail = "" if state is OwnerState.FOLLOWER else f"this instance is {state.value}"
             return ShardSight(owner.name, Sighting.FOLLOWED, who, detail, control, first)
+        if state is OwnerState.OWNING and not shard.backfill.is_whole:
+            why = f"entries {shard.backfill.at} to {shard.backfill.until - 1} of its queue are still being read"
+            return ShardSight(owner.name, Sighting.STALE, who, why, control, first)
         if state is OwnerState.OWNING and owner.is_filled and shard.lease.holds(now_ms):
             doubts = len(shard.doubts) + len(shard.lost)
             detail = "what may have been delivered already is being looked for" if doubts else ""

@@ -54,6 +54,8 @@ class ProgressLog:
                 f"somebody else has written into {self._queue[0]}. This shard delivers nothing. If the records of "
                 f"{self._queue[0]} are obsolete, delete that topic and create it again"
             )
+        if picture.read > end:
+            picture.read = -1
         self._cluster.targets.learn(picture.targets())
         if picture.is_torn:
             self._warn(

@@ -104,6 +104,7 @@ class ShardCache:
         self, directory: Path, target: DeliveryTarget, now_ms: Callable[[], int], warn: Callable[[str], None]
     ) -> None:
         self._directory = directory
+        self._warn = warn
         self._started = False
         self._trying: asyncio.TimerHandle | None = None
         self._tried_s = 0.0
@@ -192,6 +193,16 @@ class ShardCache:
         entries = [(one.due_ms, delay_id(epoch, one.offset), one.record) for one in waiting]
         block = self.plugin.spill.append(entries)
         self.plugin.sweeper.offer(block, min(one.due_ms for one in waiting))
+
+    def fill(self, waiting: Sequence[Waiting], mono_ms: int) -> bool:
+        """Add entries that were read; False if the disk refuses them now. Raises StoreError as `need_whole` does."""
+        self.need_whole(mono_ms)
+        try:
+            self.add(waiting)
+        except StoreError as error:
+            self._warn(f"the cache takes no entries, so reading waits: {error}")
+            return False
+        return True
 
     def take(self, offsets: Sequence[int]) -> list[bytes | None]:
         """The finished records of entries; None for an entry that does not wait. Raises StoreError.

@@ -180,13 +180,13 @@ def line_of(message: StoredMessage) -> Line:
         due_ms=_number(get_property(text, DELIVER_MS)),
         verdict=get_property(text, VERDICT) or "",
         by_ms=_signed(get_property(text, BY_MS)),
+        origin=_number(get_property(text, ORIGIN)) if kind is LineKind.VERDICT else -1,
     )
 
 
 def _unmarked(message: StoredMessage) -> Line:
     """Classify a record without ``TW_KIND``: an entry, or a record of an older version that lost its properties."""
-    lost = message.body in _EARLIER and not _is_senders(message.properties)
-    return Line(message.queue_offset, damaged=lost)
+    return Line(message.queue_offset, damaged=message.body in _EARLIER and not _is_senders(message.properties))
 
 
 def _is_senders(text: str) -> bool:

@@ -128,6 +128,8 @@ class Clerk:
             kept = await self._drop(cache, gone)
             table.gone[: len(gone)] = kept  # only now: they would be listed until they are due if this is ended
         for entry, due_ms in list(table.changing.items()):
+            if self._owner.shard.backfill.lacks(entry):
+                continue
             if not self._owner.is_filled:
                 return  # it may be among those that the cache does not have yet
             try:
@@ -170,7 +172,12 @@ class Clerk:
             self._again_ms = begun_ms + EVERY_MS
             self._stuck.clear()
             self._blocked.clear()
-        lines = [line for at, line in table.asked.items() if at not in self._open and at not in self._stuck]
+        backfill = self._owner.shard.backfill
+        lines = [
+            line
+            for at, line in table.asked.items()
+            if at not in self._open and at not in self._stuck and not backfill.concerns(line.about)
+        ]
         for begin in range(0, len(lines), AT_ONCE):
             if len(self._writes) >= WRITES_MAX:
                 return  # what is read next wakes this up
@@ -266,7 +273,7 @@ class Clerk:
         if decision.verdict is CommandVerdict.DONE:
             verdict, due_ms, detail = _outcome(line, due_ms, wall_ms())
             if look is None and line.kind is not LineKind.CANCEL:
-                if not shard.takeovers.was_unreadable(entry, entry + 1):
+                if not (shard.takeovers.was_unreadable(entry, entry + 1) or shard.backfill.is_missing(entry)):
                     shard.roll_failed(entry)
                     self._failed_at(entry, StoreError(f"entry {entry} is not in the cache"))
                     return False
@@ -298,6 +305,9 @@ class Clerk:
             "TW_DELIVER_MS": due_ms,
             "TW_DETAIL": detail,
         }
+        origin = owner.shard.commands.origin_of(decision.entry)
+        if origin != decision.entry:
+            fields["TW_ORIGIN"] = origin
         try:
             connection = await owner.cluster.connection(owner.queue[0], owner.queue[1])
             text, own = own_record(LineKind.VERDICT, **fields)

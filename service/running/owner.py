@@ -4,7 +4,7 @@
 
 =========  =====================================================================================================
 obeying    gives each command a verdict
-reading    pulls the entry queue from `Shard.read_from` on, and fills the cache
+reading    pulls the entry queue from `Shard.read_from` on, and fills the cache; beside it, the backfill
 lease      asks for the end of the queue
 upkeep     takes the steps of the takeover, saves progress about once a second, scans target queues
 =========  =====================================================================================================
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from service.link.log import Teller
 from service.link.progress_log import ProgressLog, progress_topic
 from service.link.read_ahead import ReadAhead
 from service.running import takeover
+from service.running.backfilling import Backfiller
 from service.running.cache import ShardCache
 from service.running.entries import Waiting, own_record
 from service.running.instance_counts import InstanceCounts
@@ -102,6 +103,7 @@ class Owner:
         self.cache: ShardCache | None = None
         self.roller = Roller(self, roll_after_ms, min(ROLL_MARGIN_MS, roll_after_ms // 4))
         self.clerk = Clerk(self)
+        self._backfiller = Backfiller(self)
         self.searcher = Searcher(self)
         self.claimed_at = -1
         """Queue offset of the takeover record; -1: not stored yet."""
@@ -182,7 +184,7 @@ class Owner:
 
     def _works(self) -> list[Callable[[], Coroutine[None, None, None]]]:
         """The tasks that run side by side while the shard is owned."""
-        return [self._read_on, self._renew, self._upkeep, self._roll, self._obey]
+        return [self._read_on, self._renew, self._upkeep, self._roll, self._obey, self._backfiller.run]
 
     def promote(self, lives: Callable[[str], bool]) -> None:
         """Take the shard over. Until this call, the owner only follows queue and progress, and writes nothing.
@@ -209,10 +211,9 @@ class Owner:
 
     async def _stand_by(self) -> bool:
         """Follow until promoted; False if told to leave."""
-        tasks: list[asyncio.Task[object]] = [
-            asyncio.ensure_future(work)
-            for work in (self._read_on(), self._follow(), self._obey(), self._may_claim(), self._leaving.wait())
-        ]
+        reading = self._read_on(), self._follow(), self._obey(), self._backfiller.run()
+        works = (*reading, self._may_claim(), self._leaving.wait())
+        tasks: list[asyncio.Task[object]] = [asyncio.ensure_future(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -302,8 +303,9 @@ class Owner:
                 takeover.need_whole_log(shard, pull.next_offset)
                 self._take(pull)
                 self.queue_end.saw(pull.reached_end, mono_ms())
-                while not self._fill():
+                while not self.fill(self._backlog):
                     await asyncio.sleep(PAUSE_MS / 1000)
+                self._backlog = []
                 await self._pause()
 
     async def _pause(self) -> None:
@@ -330,22 +332,20 @@ class Owner:
             self.tally.damaged += line.offset in found.why
             self._backlog.append(found.waiting(line.offset, self.name))
 
-    def _fill(self) -> bool:
+    def fill(self, waiting: Sequence[Waiting]) -> bool:
         """Move what was read into the cache; False if the disk refuses it now. Raises StoreError if it is lost."""
         assert self.cache is not None
-        self.cache.need_whole(mono_ms())
-        try:
-            self.cache.add(self._backlog)
-        except StoreError as error:
-            self.tell.warning(f"the cache takes no entries, so reading waits: {error}")
-            return False
-        self._backlog = []
-        return True
+        return self.cache.fill(waiting, mono_ms())
 
     @property
     def is_filled(self) -> bool:
         """True if every entry that was read is in the cache."""
-        return not self._backlog
+        return not self._backlog and self._backfiller.is_filled
+
+    @property
+    def may_backfill(self) -> bool:
+        """True if the queue was read to its end, or up to the own takeover record."""
+        return self.queue_end.is_there or self.shard.generation >= 0
 
     async def _obey(self) -> None:
         """Carry out commands."""

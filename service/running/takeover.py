@@ -33,9 +33,11 @@ def why_fenced(shard: Shard) -> str:
 
 def owning_text(shard: Shard, took_ms: int, read: tuple[int, int], waiting: int) -> str:
     """A text: the takeover has ended. ``read``: where reading began, and how many entries were read since."""
+    backfill = shard.backfill
+    rest = "" if backfill.is_whole else f"; {backfill.at} to {backfill.until} is read meanwhile"
     return (
         f"owning after {took_ms} ms as {shard.owner}: read {read[0]} to {shard.read_from} ({read[1]} entries), "
-        f"{waiting} messages wait, {len(shard.scans())} target queues may hide deliveries"
+        f"{waiting} messages wait, {len(shard.scans())} target queues may hide deliveries{rest}"
     )
 
 
@@ -55,7 +57,9 @@ def need_followed(shard: Shard, begin: int) -> None:
     that it has read, which would get a second one.
     """
     low = min((shard.done.low, *shard.commands.asked))
-    if begin > low and (begin > shard.read_from or shard.takeovers.was_unreadable(low, begin)):
+    backfill = shard.backfill
+    is_read = begin <= (shard.read_from if backfill.is_whole else backfill.at)
+    if begin > low and (not is_read or shard.takeovers.was_unreadable(low, begin)):
         raise TakeoverError(f"{shard.name}: the cluster has deleted entries that were not followed: reading anew")
 
 

@@ -63,11 +63,19 @@ class World:
         self.lost_requests, self.lost_answers, self.rolled_share, self.fault_every_ms = 0.02, 0.03, 0.1, 250
         self.quiet = False
         """Nobody gives commands, and nothing is rolled: so owners write nothing but takeovers and releases."""
+        self.resumes = False
+        """New owners read from where their predecessor had read to; what is older they read while they deliver."""
+        self.piece, self.hurry, self.skip_min = 64, 1.0, 1024
+        """Of that older part: records that a pull brings, how often one is made, and what is left out if it is done."""
+        self.begun_early = self.sent_early = 0
+        """Ownerships that began, and deliveries, before the older part was read."""
         self.takeovers = self.rolls = 0
         self.cancelled: set[int] = set()
         """Entries of senders with a valid verdict that they are cancelled."""
         self.verdicts: dict[int, list[str]] = {}
         """Command to its valid verdicts."""
+        self.untrue = 0
+        """Verdicts that something was delivered which was not, at that time."""
         self.forgetful = False
         """Whether the service may have forgotten what became of an entry, and says so."""
         self.void: list[Line] = []
@@ -160,6 +168,8 @@ class World:
             self.origin[offset] = self.origin[line.about]
         if line.kind is LineKind.VERDICT and line.generation == self._owner:
             self.verdicts[line.about].append(line.verdict)
+            about = self.origin.get(self.entry_log[line.about].about, -1)
+            self.untrue += line.verdict == CommandVerdict.TOO_LATE.value and not self.copies[about]
             if line.verdict == CommandVerdict.DONE.value and not line.due_ms:
                 self.cancelled.add(self.origin[line.entry])
             elif line.verdict == CommandVerdict.DONE.value:
@@ -182,7 +192,7 @@ class World:
 
     def wrong(self) -> int:
         """Commands without one definite verdict, or with one that is not true."""
-        found = 0
+        found = self.untrue
         for at, verdicts in self.verdicts.items():
             about = self.entry_log[at].about
             origin = self.origin.get(about, -1) if about < at else -1
@@ -226,6 +236,15 @@ class World:
             "undead": sum(1 for entry in self.cancelled if self.copies[entry]),
             "wrong": self.wrong(),
         }
+
+
+def resuming(world: World) -> World:
+    """Make new owners deliver before they have read all that waits. The older part is read fast or slowly."""
+    draw = random.Random(world.random.random())
+    world.resumes = True
+    world.piece, world.hurry = draw.choice((1, 3, 16, 64)), draw.choice((0.05, 0.3, 1.0))
+    world.skip_min = draw.choice((1, 8, 1024))
+    return world
 
 
 class HarshWorld(World):
@@ -303,6 +322,7 @@ class Node:
         if not self.assigned or (shard.state is OwnerState.TAKING_OVER and 0 <= self.claimed < shard.read_from):
             shard.release()  # or the own record was stored, and cannot be read there
         self.pull()
+        self.pull_back()
         if shard.state is OwnerState.READING_BACK and shard.fence_is_over(self.world.now) and not self.settling:
             self.settling = True
             self.ask(self.world.entry, self.world.picture, self.settle, self.again)
@@ -320,7 +340,7 @@ class Node:
         world, self.takes = self.world, self.takes + 1
         shard = self.shard = world.make_shard(NAME)
         self.pending: dict[int, int] = {}
-        self.pulling = self.settling = self.saving = self.settled = self.releasing = self.loaded = False
+        self.pulling = self.filling = self.settling = self.saving = self.settled = self.releasing = self.loaded = False
         self.claimed = -1
         self.scanning: set[TargetQueue] = set()
         self.calm = world.make_calm()
@@ -331,7 +351,10 @@ class Node:
         self.following = True
 
         def load(picture: Picture) -> None:
+            if not world.resumes:
+                picture.read = -1
             shard.load(picture, 0)
+            shard.backfill.skip_min = world.skip_min
             self.loaded = True
 
         def give_up() -> None:
@@ -344,6 +367,7 @@ class Node:
         if not self.loaded:
             return
         self.pull()
+        self.pull_back()
         if self.assigned:
             self.claim(shard)
         elif self.world.random.random() < 0.05:
@@ -404,6 +428,28 @@ class Node:
 
         self.ask(world.entry, lambda: world.pulled(begin), read, lost)
 
+    def pull_back(self) -> None:
+        """Read a piece of what was not read before the shard was owned."""
+        shard, world = self.shard, self.world
+        if self.filling or shard is None or shard.backfill.is_whole:
+            return
+        if world.faulty and world.random.random() > world.hurry:
+            return
+        self.filling = True
+        begin = shard.backfill.at
+        end = begin + world.piece
+
+        def read(result: tuple[list[Line], int, int]) -> None:
+            self.filling = False
+            lines = [line for line in result[0] if line.offset < end]
+            for line in shard.backfilled(lines, min(end, result[1])):
+                self.pending[line.offset] = line.due_ms
+
+        def lost() -> None:
+            self.filling = False
+
+        self.ask(world.entry, lambda: world.pulled(begin), read, lost)
+
     def save(self) -> None:
         shard, world = self.shard, self.world
         if shard is None or self.saving or (shard.state is not OwnerState.READING_BACK and not shard.is_changed):
@@ -418,7 +464,9 @@ class Node:
     def put_progress(self, shard: Shard, record: ProgressRecord) -> None:
         def saved(_: Any) -> None:
             self.saving = False
+            begins = shard.state is OwnerState.READING_BACK
             shard.saved()
+            self.world.begun_early += begins and not shard.backfill.is_whole
 
         self.ask(
             self.world.entry,
@@ -500,7 +548,7 @@ class Node:
         shard, world = self.shard, self.world
         assert shard is not None
         for entry, due_ms in list(shard.commands.changing.items()):
-            if world.random.random() < 0.5:
+            if not shard.backfill.lacks(entry) and world.random.random() < 0.5:
                 del shard.commands.changing[entry]
                 if entry in self.pending:
                     self.pending[entry] = due_ms
@@ -527,6 +575,7 @@ class Node:
             about=command.offset,
             entry=entry,
             verdict=verdict.value,
+            origin=shard.commands.origin_of(entry),
         )
 
         def lost() -> None:
@@ -567,6 +616,7 @@ class Node:
 
     def put(self, shard: Shard, broker: Broker, queue: TargetQueue, offset: int) -> None:
         shard.sending(offset, queue)
+        self.world.sent_early += not shard.backfill.is_whole
 
         def lost() -> None:
             shard.lose(offset)

@@ -3,7 +3,7 @@
 A takeover record is real bytes here, and so is what becomes of it; a pull of it goes through what reads answers of
 brokers. The ledger knows what stood there. By hand, any number of stories::
 
-    python -m tests.service.rotten_world world|harsh|rotten|torn FIRST COUNT
+    python -m tests.service.rotten_world world|harsh|rotten|torn FIRST COUNT [resuming]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from service.core.progress import Picture, ProgressRecord, read_record
 from service.core.torn_progress import picture_of
 from service.link.cluster import pull_of
 from service.running.entries import line_of, own_record
-from tests.service.cluster_world import HarshWorld, World, story
+from tests.service.cluster_world import HarshWorld, World, resuming, story
 from timewheel_client.consuming.pulled import read_pulled
 
 ENTRY_QUEUE = ("TIMEWHEEL", "broker-e", 0)
@@ -186,12 +186,14 @@ class TornWorld(World):
 if __name__ == "__main__":
     kind = {"world": World, "harsh": HarshWorld, "rotten": RottenWorld, "torn": TornWorld}[sys.argv[1]]
     first, count = int(sys.argv[2]), int(sys.argv[3])
-    unfair = takeovers = 0
+    unfair = takeovers = begun = sent = 0
     for seed in range(first, first + count):
-        world = kind(seed)
+        world = resuming(kind(seed)) if sys.argv[4:] else kind(seed)
         verdict = story(world)
         takeovers += world.takeovers
+        begun, sent = begun + world.begun_early, sent + world.sent_early
         if any(verdict.values()):
             unfair += 1
             print(seed, verdict, flush=True)
     print(f"{unfair} of {count} stories ({kind.__name__}) from {first} on are not fair; {takeovers} takeovers")
+    print(f"{begun} ownerships began, and {sent} messages were sent, before the older part was read")

@@ -155,10 +155,10 @@ def test_an_owner_whose_cache_is_gone_ends(tmp_path: Path) -> None:
         owner = Owner(ClusterLink("127.0.0.1:1", QUEUE[0]), QUEUE, "me", folder, 1000, InstanceCounts())
         owner.cache = ShardCache(folder, owner.target, lambda: 1, owner.tell.warning)
         try:
-            assert owner._fill()
+            assert owner.fill([])
             shutil.rmtree(folder)
             with pytest.raises(StoreError, match=r"the cache is gone: .*cache"):
-                owner._fill()
+                owner.fill([])
         finally:
             with suppress(StoreError):
                 owner.cache.close()

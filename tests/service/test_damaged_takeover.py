@@ -48,6 +48,7 @@ def taking_over(
     shard.load(picture, 0)
     end = len(lines) if size is None else size
     waiting = shard.read([*lines, Line(end, LineKind.TAKEOVER, owner="me")], end + 1, mono_ms)
+    waiting += shard.backfilled(lines, end)
     return shard, [line.offset for line in waiting]
 
 
@@ -61,7 +62,7 @@ def story(damaged: bool) -> tuple[Picture, list[Line]]:
     owner.load(Picture(), 0)
     owner.read([lines[0], Line(1, LineKind.TAKEOVER, owner="before")], 2, 0)
     owner.settle(Picture(), 0)
-    owner.read(lines[2:], 5, 0)
+    owner.read(lines[2:4], 4, 0)
     record = owner.record()
     assert isinstance(record, ProgressRecord)
     return Picture.of([record]), lines
@@ -150,8 +151,8 @@ def test_what_an_owner_has_counted_counts_for_all_after_it(kinds: list[str], fat
         torn += [line] if line.kind is not LineKind.TAKEOVER or fate == "whole" else rotten(line, fate)
     shard, waiting = Shard("broker-a/3"), []
     shard.load(picture, 0)
-    waiting = [line.offset for line in shard.read(torn, len(lines), 0)]
-    assert waiting == [at for at in waits if at >= min(picture.low, picture.generation)]
+    waiting = [line.offset for line in (*shard.read(torn, len(lines), 0), *shard.backfilled(torn, len(lines)))]
+    assert sorted(waiting) == [at for at in waits if at >= min(picture.low, picture.generation)]
     assert shard.takeovers.generation == owner.generation and shard.agrees(picture)
 
 
@@ -180,6 +181,13 @@ def test_who_has_read_other_takeovers_than_the_owner_reads_anew(kinds: list[str]
         assert standby.agrees(picture)
 
 
+def of_an_earlier_program(record: ProgressRecord) -> Picture:
+    """Progress that does not say how far its owner has read, nor what was moved."""
+    picture = Picture.of([record])
+    picture.read = -1
+    return picture
+
+
 def test_a_move_that_somebody_was_told_is_not_forgotten_with_its_verdict() -> None:
     """Early: the entry would go at its first due time. Who reads it next decides about the command once more."""
     move = Line(2, LineKind.MOVE, 9000, about=0)
@@ -190,7 +198,7 @@ def test_a_move_that_somebody_was_told_is_not_forgotten_with_its_verdict() -> No
     owner.settle(Picture(), 0)
     record = owner.record()
     assert record is not None
-    for picture in (Picture(), Picture.of([record])):
+    for picture in (Picture(), of_an_earlier_program(record)):
         shard, _ = taking_over(picture, [*lines[:3], Line(3, damaged=True)])
         shard.settle(picture, 0)
         assert shard.record() is not None
@@ -223,12 +231,14 @@ def test_of_two_moves_the_last_one_holds_whichever_verdict_rots(rotten: int) -> 
     record = owner.record()
     assert record is not None
     lines[rotten] = Line(rotten, damaged=True)
-    for picture in (Picture(), Picture.of([record])):
+    for picture in (Picture(), of_an_earlier_program(record)):
         shard, _ = taking_over(picture, lines)
         asked = [] if rotten == 4 else [3]
         assert list(shard.commands.asked) == asked
         assert shard.commands.changing == {0: 9000 if rotten == 4 else 7000}
         assert shard.commands.may_change(0) is bool(asked)
+    shard, _ = taking_over(Picture.of([record]), lines)
+    assert shard.commands.changing == {0: 9000} and not shard.commands.may_change(0), "the progress has the move"
 
 
 def test_an_answer_about_an_entry_is_no_verdict_on_its_moves() -> None:

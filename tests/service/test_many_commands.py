@@ -16,6 +16,7 @@ from remoting.command import RemotingCommand
 from remoting.messages.message import Message, decode_record, encode_record
 from remoting.messages.properties import get_property
 from service.core import commands
+from service.core.backfill import Backfill
 from service.core.calm import Calm
 from service.core.commands import CommandTable
 from service.core.done_entries import DoneEntries
@@ -382,6 +383,22 @@ def test_a_moved_entry_that_is_not_in_the_cache_yet_stays_moved() -> None:
         await office.step()
         assert office.shard.commands.changing == {1: FAR_MS + 1} and not office.store.moved
         office.is_filled, office.store.drop = True, drop  # type: ignore[method-assign]
+        await office.step()
+        assert not office.shard.commands.changing and office.store.moved == {1: FAR_MS + 1}
+
+    asyncio.run(work())
+
+
+def test_a_moved_entry_that_is_not_read_yet_stays_moved() -> None:
+    """It is in the part of the queue that is read after the takeover."""
+
+    async def work() -> None:
+        office = _Office({1: FAR_MS}, doubts=False)
+        office.shard.backfill = Backfill(1, 2)
+        office.shard.commands.changing[1] = FAR_MS + 1
+        await office.step()
+        assert office.shard.commands.changing == {1: FAR_MS + 1} and not office.store.moved
+        office.shard.backfilled([Line(1)], 2)
         await office.step()
         assert not office.shard.commands.changing and office.store.moved == {1: FAR_MS + 1}
 
