@@ -23,13 +23,17 @@ So of the older part only the *contents* of what is not done are missing. A back
 
 Not known before the backfill is whole: rolls (the place of an entry that was rolled), and commands without a verdict.
 So verdicts wait for it, if they are about an entry of this part. And if a record behind ``read`` cannot be read, which
-may be the verdict on one of these commands, the takeover waits for it, too.
+may be the verdict on one of these commands, the takeover waits for it, too. Then these commands are decided again, as
+if everything had been read in its order: not those before a command on the same entry whose verdict could be read.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 
+from service.core.commands import CommandTable
 from service.core.done_entries import DoneEntries
 from service.core.lines import COMMANDS, Line, LineKind
 from service.core.takeovers import Takeovers
@@ -37,7 +41,10 @@ from service.core.takeovers import Takeovers
 __all__ = ["Backfill"]
 
 SKIP_MIN = 1024
-"""Done records are left out where at least so many follow each other: pulls ahead are for a queue without gaps."""
+"""Done records are left out where at least so many follow each other: pulls ahead are for a queue without gaps.
+
+Not while something behind could not be read: among them may be a roll by which a command names its entry.
+"""
 MISSING_MAX = 65_536
 """Most gaps that are remembered: the first ones."""
 
@@ -49,7 +56,20 @@ class Backfill:
     True
     """
 
-    __slots__ = ("_judged", "_known", "_missing", "at", "commands", "is_blind", "rolls", "skip_min", "until")
+    __slots__ = (
+        "_changed",
+        "_dark",
+        "_judged",
+        "_known",
+        "_missing",
+        "at",
+        "commands",
+        "is_blind",
+        "origins",
+        "rolls",
+        "skip_min",
+        "until",
+    )
 
     def __init__(self, at: int = 0, until: int = 0, known: DoneEntries | None = None) -> None:
         self.at = at
@@ -60,10 +80,14 @@ class Backfill:
         self.skip_min = SKIP_MIN
         self.commands: list[Line] = []
         """Those that had no verdict when the progress was written."""
-        self.rolls: list[tuple[int, int]] = []
-        """Valid rolls, ascending, with the entry that a sender wrote."""
+        self.rolls = array("q")
+        """Valid rolls, ascending."""
+        self.origins = array("q")
+        """Beside each roll the entry that a sender wrote."""
         self._known = known or DoneEntries()
         self._judged: set[int] = set()
+        self._dark = -1  # the last record behind this part that could not be read
+        self._changed: dict[int, int] = {}  # entries with a readable verdict behind such a record: see `settle`
         self._missing: list[tuple[int, int]] = []  # records that no answer had, from where to where
 
     @property
@@ -79,10 +103,18 @@ class Backfill:
         """True if an offset is in this part and that is not whole."""
         return offset < self.until and self.at < self.until
 
-    def judged(self, command: int) -> None:
-        """Note that a verdict on a command was read behind this part."""
-        if self.concerns(command):
-            self._judged.add(command)
+    def unreadable(self, offset: int) -> None:
+        """Note that a record behind this part cannot be read."""
+        if not self.is_whole:
+            self.is_blind, self._dark = True, offset
+
+    def judged(self, verdict: Line, *, changes: bool) -> None:
+        """Note that a verdict was read behind this part, and whether it changes its entry."""
+        if self.concerns(verdict.about):
+            self._judged.add(verdict.about)
+        if changes and self.is_blind:
+            entry = verdict.entry if verdict.origin < 0 else verdict.origin
+            self._changed[entry] = max(min(verdict.about, self._dark), self._changed.get(entry, -1))
 
     def read(self, lines: Sequence[Line], next_offset: int, done: DoneEntries, takeovers: Takeovers) -> list[Line]:
         """Process records in order; returns the entries and rolls that wait. ``next_offset``: where to read on."""
@@ -94,7 +126,8 @@ class Backfill:
             self.at = line.offset + 1
             is_roll = line.kind is LineKind.ROLL and self._is_valid(line, takeovers)
             if is_roll:
-                self.rolls.append((line.offset, line.about if line.entry < 0 else line.entry))
+                self.rolls.append(line.offset)
+                self.origins.append(line.about if line.entry < 0 else line.entry)
             if line.kind in COMMANDS:
                 if line.offset not in self._known:
                     self.commands.append(line)
@@ -106,7 +139,7 @@ class Backfill:
                 done.add(line.offset)
         self._miss(min(next_offset, self.until))
         ahead = self._known.next_pending(self.at, self.until)
-        if ahead - self.at >= self.skip_min:
+        if ahead - self.at >= self.skip_min and not self.is_blind:
             self.at = ahead
         return waiting
 
@@ -119,19 +152,33 @@ class Backfill:
 
     def is_missing(self, offset: int) -> bool:
         """True if a record was passed over: what waits there will not be delivered by this owner."""
-        return any(begin <= offset < end for begin, end in self._missing)
+        at = bisect_right(self._missing, (offset, 1 << 62)) - 1
+        return at >= 0 and offset < self._missing[at][1]
 
-    def forget(self) -> None:
-        """Drop what nobody needs once this is whole."""
-        self.commands, self.rolls, self._known = [], [], DoneEntries()
+    def misses_any(self, until: int, done: DoneEntries) -> bool:
+        """True if a record before an offset was passed over and is not done."""
+        parts = ((first, min(end, until)) for first, end in self._missing if first < until)
+        return any(done.next_pending(first, end) < end for first, end in parts)
+
+    def hand_over(self, commands: CommandTable, done: DoneEntries) -> list[int]:
+        """Once this is whole: give the table what was found; returns commands that need no verdict any more."""
+        commands.join(*self._open_commands(done), self.rolls, self.origins)
+        settled: list[int] = []
+        if self.is_blind:
+            settled = commands.settle(self._changed)
+            commands.ask_again()
+        self.is_blind = False
+        self.commands, self.rolls, self.origins, self._known = [], array("q"), array("q"), DoneEntries()
         self._judged.clear()
+        self._changed.clear()
+        return settled
 
     @staticmethod
     def _is_valid(line: Line, takeovers: Takeovers) -> bool:
         generation = takeovers.before(line.offset + 1)  # a roll may itself prove the takeover
         return line.generation == generation >= 0 and max(line.about, line.entry) < line.offset
 
-    def open_commands(self, done: DoneEntries) -> tuple[list[Line], list[Line]]:
+    def _open_commands(self, done: DoneEntries) -> tuple[list[Line], list[Line]]:
         """Commands without a verdict; and moves that have one by a later progress, which was not read behind here."""
         asked = [line for line in self.commands if line.offset not in done]
         moves = (line for line in self.commands if line.kind is LineKind.MOVE and line.offset in done)

@@ -205,7 +205,7 @@ class Shard(Deliveries):
         self.takeovers.unreadable(offset, until)
         if self.backfill.is_whole:
             self.commands.ask_again()
-        self.backfill.is_blind = not self.backfill.is_whole
+        self.backfill.unreadable(offset)
         if self.state in _BEGUN:
             self.blind_at = offset
             self._go(OwnerState.FENCED)
@@ -242,8 +242,9 @@ class Shard(Deliveries):
 
     def _see_verdict(self, line: Line) -> None:
         self._finish(line.about)
-        self.backfill.judged(line.about)
-        if self.commands.changes(line):
+        changes = self.commands.changes(line)
+        self.backfill.judged(line, changes=changes)
+        if changes:
             self._held.pop(line.entry, None)
         for offset in self.commands.saw_verdict(line, self.done):
             self._finish(offset)
@@ -253,11 +254,8 @@ class Shard(Deliveries):
         backfill, was_whole = self.backfill, self.backfill.is_whole
         waiting = backfill.read(lines, next_offset, self.done, self.takeovers)
         if backfill.is_whole and not was_whole:
-            self.commands.join(*backfill.open_commands(self.done), backfill.rolls)
-            if backfill.is_blind:
-                self.commands.ask_again()
-            backfill.is_blind = False
-            backfill.forget()
+            for command in backfill.hand_over(self.commands, self.done):
+                self._finish(command)
         return waiting
 
     def end_seen(self, asked_ms: int, end: int) -> None:

@@ -20,7 +20,7 @@ message.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 from service.core.done_entries import DoneEntries
 from service.core.lines import Line, LineKind
@@ -142,7 +142,8 @@ class Takeovers:
 
     def before(self, offset: int) -> int:
         """The last generation that counts before an offset."""
-        return next((generation for at, generation in reversed(self._rows) if at < offset), -1)
+        at = bisect_left(self._rows, (offset, -1)) - 1
+        return self._rows[at][1] if at >= 0 else -1
 
     def rows_from(self, begin: int) -> tuple[int, dict[int, int]]:
         """For a snapshot: the offset from which on all takeovers are listed, and their rows, with the last one before.

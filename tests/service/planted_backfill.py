@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from service.core.backfill import Backfill
 from service.core.commands import Decision
@@ -96,7 +96,7 @@ class RollsLeftOut(Shard):
 
     def backfilled(self, lines: list[Line], next_offset: int) -> list[Line]:  # type: ignore[override]
         waiting = super().backfilled(lines, next_offset)
-        self.backfill.rolls.clear()
+        del self.backfill.rolls[:], self.backfill.origins[:]
         return waiting
 
 
@@ -123,6 +123,14 @@ class OwnsBlind(Shard):
         self.backfill.is_blind = False
 
 
+class BlindToLaterCommands(Shard):
+    """A command whose verdict cannot be read is decided again, also after a later one on its entry."""
+
+    def backfilled(self, lines: Sequence[Line], next_offset: int) -> list[Line]:
+        self.backfill._changed.clear()
+        return super().backfilled(lines, next_offset)
+
+
 BACKFILL_BUGS: dict[str, tuple[Callable[[str], Shard], str]] = {
     "moves not in the progress": (ForgetsOlderMoves, "early"),
     "moves not passed on": (SavesNoMoves, "early"),
@@ -134,5 +142,7 @@ BACKFILL_BUGS: dict[str, tuple[Callable[[str], Shard], str]] = {
     "older commands left out": (CommandsLeftOut, "wrong"),
     "older rolls left out": (RollsLeftOut, "wrong"),
     "any older roll": (AnyOlderRoll, "wrong"),
+    "owned blind": (OwnsBlind, "early"),
+    "blind to later commands": (BlindToLaterCommands, "again"),
 }
 """Name to (the core with the bug, the violation that it plants)."""

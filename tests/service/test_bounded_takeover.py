@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from array import array
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from service.core.shard import READ_ON_MAX, MaySend, Shard
 from service.core.states import OwnerState
 from tests.service.cluster_world import HarshWorld, Node, World, assign, resuming, story
 from tests.service.planted_backfill import BACKFILL_BUGS
+from tests.service.rotten_verdicts import RottenVerdicts
 from tests.service.rotten_world import RottenWorld, TornWorld
 from tests.service.test_simulation import FAIR, SEEDS
 
@@ -43,7 +45,7 @@ def test_nothing_is_lost_early_or_twice(kind: type[World]) -> None:
 @pytest.mark.parametrize("name", BACKFILL_BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
     shard, violation = BACKFILL_BUGS[name]
-    kind = HarshWorld if "roll" in name or "decided" in name else World
+    kind = HarshWorld if "roll" in name or "decided" in name else RottenVerdicts if "blind" in name else World
     for seed in range(FIRST_SEED, FIRST_SEED + STORIES):
         world = resuming(kind(seed, shard))
         world.piece, world.hurry = min(world.piece, 16), min(world.hurry, 0.3)
@@ -262,7 +264,7 @@ def test_a_cancelled_message_is_known_although_not_all_of_its_rolls_are() -> Non
     """A later roll stands where everything is done, and was left out. A move was answered: too late."""
     table, done = CommandTable(), DoneEntries(9)
     table.learn([7, 0], 0)
-    table.join([], [], [(3, 0)])
+    table.join([], [], array("q", [3]), array("q", [0]))
     assert table.judged(Line(9, LineKind.MOVE, 5, about=0), table.place_of(0), done, 0) is CommandVerdict.CANCELLED
 
 
