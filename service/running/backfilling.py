@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Protocol
 
-from remoting.messages.message import StoredMessage
-from service.core.lines import COMMANDS, Line
+from service.core.lines import LineKind
 from service.core.states import OwnerState
 from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import Pull
 from service.link.log import Teller
 from service.link.read_ahead import ReadAhead
+from service.running.asking import QUESTION_BYTES_MAX
 from service.running.entries import Waiting
 from service.running.instance_counts import InstanceCounts
 from service.running.obeying import Clerk
@@ -50,7 +50,7 @@ class Backfiller:
     def __init__(self, owner: BackfillingOwner) -> None:
         self._owner = owner
         self._backlog: list[Waiting] = []
-        self._commands: list[tuple[StoredMessage, Line]] = []
+        self._questions: dict[int, bytes] = {}  # bodies of questions that were found, by their offsets
 
     @property
     def is_filled(self) -> bool:
@@ -68,15 +68,13 @@ class Backfiller:
                     continue
                 count += len(self._backlog)
                 self._backlog = []
+                await asyncio.sleep(0)  # others run while all that was read is in the cache
                 if not shard.backfill.is_whole:
                     await self._read(ahead)
         if count and shard.backfill.is_whole:
             owner.tell.info(
                 f"the rest of its queue, from {begin}, was read within {mono_ms() - begin_ms} ms: {count} entries"
             )
-        for message, line in self._commands:
-            owner.clerk.saw(message, line)
-        self._commands = []
         await asyncio.Event().wait()
 
     async def _read(self, ahead: ReadAhead) -> None:
@@ -91,7 +89,6 @@ class Backfiller:
             await asyncio.sleep(PAUSE_MS / 1000)
             return
         self._take(pull, at)
-        await asyncio.sleep(0)
 
     def _take(self, pull: Pull, at: int) -> None:
         owner, shard = self._owner, self._owner.shard
@@ -99,11 +96,12 @@ class Backfiller:
         for text in found.faults():
             owner.tell.warning(text, many=text != found.missing)
         waiting = shard.backfilled(found.lines, pull.next_offset)
-        self._commands += [
-            (found.messages[line.offset], line)
-            for line in found.lines
-            if line.kind in COMMANDS and line.offset < shard.backfill.until and line.offset not in shard.done
-        ]
+        for line in found.lines:
+            if line.kind is LineKind.ASK and line.offset < shard.backfill.until and line.offset not in shard.done:
+                self._questions[line.offset] = found.messages[line.offset].body[: QUESTION_BYTES_MAX + 1]
+        if shard.backfill.is_whole:  # at once: they may be answered from now on
+            owner.clerk.heard(self._questions)
+            self._questions = {}
         for line in waiting:
             owner.tally.damaged += line.offset in found.why
             self._backlog.append(found.waiting(line.offset, owner.name))

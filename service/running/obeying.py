@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -78,7 +78,12 @@ class Clerk:
     def saw(self, message: StoredMessage, line: Line) -> None:
         """Note that a command, a verdict or a roll was read."""
         if line.kind is LineKind.ASK and line.offset in self._owner.shard.commands.asked:
-            self._bodies[line.offset] = message.body[: QUESTION_BYTES_MAX + 1]
+            self.heard({line.offset: message.body[: QUESTION_BYTES_MAX + 1]})
+        self._wake.set()
+
+    def heard(self, questions: Mapping[int, bytes]) -> None:
+        """Note the bodies of open questions, by their offsets."""
+        self._bodies |= questions
         self._wake.set()
 
     def drop(self, entries: Sequence[int]) -> None:
@@ -172,11 +177,10 @@ class Clerk:
             self._again_ms = begun_ms + EVERY_MS
             self._stuck.clear()
             self._blocked.clear()
-        backfill = self._owner.shard.backfill
         lines = [
             line
             for at, line in table.asked.items()
-            if at not in self._open and at not in self._stuck and not backfill.concerns(line.about)
+            if at not in self._open and at not in self._stuck and not self._waits(line)
         ]
         for begin in range(0, len(lines), AT_ONCE):
             if len(self._writes) >= WRITES_MAX:
@@ -184,6 +188,11 @@ class Clerk:
             await self._decide_some([line for line in lines[begin : begin + AT_ONCE] if line.offset in table.asked])
         if is_round:
             self._again_ms = max(self._again_ms, mono_ms() + 4 * (mono_ms() - begun_ms))
+
+    def _waits(self, line: Line) -> bool:
+        """True if a command is about something that the backfill may bring. A question is about all that waits."""
+        backfill = self._owner.shard.backfill
+        return not backfill.is_whole if line.kind is LineKind.ASK else backfill.concerns(line.about)
 
     async def _decide_some(self, lines: Sequence[Line]) -> None:
         cache, table = self._owner.cache, self._owner.shard.commands

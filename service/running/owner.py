@@ -344,8 +344,8 @@ class Owner:
 
     @property
     def may_backfill(self) -> bool:
-        """True if the queue was read to its end, or up to the own takeover record."""
-        return self.queue_end.is_there or self.shard.generation >= 0
+        """True if the queue was read to its end a moment ago, or up to the own takeover record."""
+        return self.queue_end.is_fresh(mono_ms()) or self.shard.generation >= 0
 
     async def _obey(self) -> None:
         """Carry out commands."""

@@ -59,7 +59,8 @@ def need_followed(shard: Shard, begin: int) -> None:
     low = min((shard.done.low, *shard.commands.asked))
     backfill = shard.backfill
     is_read = begin <= (shard.read_from if backfill.is_whole else backfill.at)
-    if begin > low and (not is_read or shard.takeovers.was_unreadable(low, begin)):
+    is_dark = shard.takeovers.was_unreadable(low, begin) or backfill.misses_any(begin, shard.done)
+    if begin > low and (not is_read or is_dark):
         raise TakeoverError(f"{shard.name}: the cluster has deleted entries that were not followed: reading anew")
 
 

@@ -14,6 +14,7 @@ from service.core.done_entries import DoneEntries
 from service.core.lines import LineKind
 from service.core.progress import ProgressRecord, TargetQueue
 from service.core.states import OwnerState
+from service.link.clock import mono_ms
 from service.link.cluster import Pull
 from service.running.entries import line_of, own_record
 from service.running.owner import Owner
@@ -155,6 +156,75 @@ def test_commands_about_what_is_not_read_wait_and_are_true(tmp_path: Path) -> No
     asyncio.run(story())
 
 
+def answers(queues: Slow, question: int) -> list[bytes]:
+    return [message.body for message in queues.logs[QUEUE] if line_of(message).about == question]
+
+
+def test_a_question_waits_also_if_it_names_an_entry(tmp_path: Path) -> None:
+    """It is about all that waits, whatever it names: it was answered from what the cache had until then."""
+
+    async def story() -> None:
+        queues = await served()
+        question = await queues.send(QUEUE, "TW_KIND\x01ask\x02TW_ABOUT\x01999999\x02", b'{"what": "count"}')
+        new = (await queues.send(QUEUE, f"TW_TOPIC\x01orders\x02TW_DELIVER_MS\x01{FAR_MS}\x02", b"body")).at
+        now = await command(queues, "cancel", new)
+        owner, task = await owning(queues, tmp_path)
+        await until(lambda: now in verdicts(queues))
+        assert not answers(queues, question.at)
+        queues.gate.set()
+        await until(lambda: bool(answers(queues, question.at)))
+        assert str(COUNT - 2).encode() in answers(queues, question.at)[0]
+        await left(owner, task)
+
+    asyncio.run(story())
+
+
+def test_a_question_in_the_older_part_is_answered_by_its_body(tmp_path: Path) -> None:
+    async def story() -> None:
+        queues = await served()
+        last = queues.logs[QUEUE][READ - 1]
+        last.properties, last.body = "TW_KIND\x01ask\x02", b'{"what": "count"}'
+        queues.gate.set()
+        owner, task = await owning(queues, tmp_path)
+        await until(lambda: bool(answers(queues, READ - 1)))
+        assert str(COUNT - 3).encode() in answers(queues, READ - 1)[0]
+        await left(owner, task)
+
+    asyncio.run(story())
+
+
+def test_others_run_while_all_that_was_read_is_in_the_cache(tmp_path: Path) -> None:
+    """Pulls are answered at once. Commands and moves were carried out only while the cache lacked something: never."""
+
+    async def story() -> None:
+        queues = await served()
+        owner, task = await owning(queues, tmp_path)
+        turns: list[bool] = []
+        queues.gate.set()
+        while not owner.shard.backfill.is_whole:
+            await asyncio.sleep(0)
+            turns.append(owner.is_filled)
+        assert len(turns) > COUNT // 32 and all(turns)
+        await left(owner, task)
+
+    asyncio.run(story())
+
+
+def test_a_standby_under_steady_load_reads_the_older_part(tmp_path: Path) -> None:
+    """There is always one more record. It has seen the end a moment ago."""
+
+    async def story() -> None:
+        owner = owner_of(await served(), tmp_path)
+        assert not owner.may_backfill
+        owner.queue_end.saw(True, mono_ms())
+        owner.queue_end.saw(False, mono_ms())
+        assert owner.may_backfill
+        owner.queue_end.failed()
+        assert not owner.may_backfill
+
+    asyncio.run(story())
+
+
 def test_a_move_that_comes_before_its_entry_is_read_holds(tmp_path: Path) -> None:
     """The last owner gave its verdict after its progress; the cache does not have the entry when it is read."""
 
@@ -255,6 +325,29 @@ def test_a_follower_of_which_the_cluster_has_deleted_what_it_had_not_read_reads_
         owner.promote(lambda _: False)
         with pytest.raises(TakeoverError, match="reading anew"):
             await task
+
+    asyncio.run(story())
+
+
+def test_also_one_that_has_passed_over_what_the_cluster_had_deleted(tmp_path: Path) -> None:
+    """It would own the shard without these entries, and count them as lost only when it is taken over itself."""
+
+    async def story() -> None:
+        queues = await served()
+        owner = owner_of(queues, tmp_path / "a")
+        task = asyncio.ensure_future(owner.run())
+        await until(lambda: owner.shard.read_from == READ + 1)
+        queues.begins[QUEUE] = 51
+        queues.gate.set()
+        await until(lambda: owner.shard.backfill.is_whole and owner.is_filled)
+        owner.promote(lambda _: False)
+        await until(lambda: task.done() or owner.shard.state is OwnerState.OWNING)
+        assert task.done(), "it owns the shard without them"
+        with pytest.raises(TakeoverError, match="reading anew"):
+            task.result()
+        owner, task = await owning(queues, tmp_path / "b")
+        assert owner.tally.expired == 50 - 2
+        await left(owner, task)
 
     asyncio.run(story())
 
