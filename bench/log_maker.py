@@ -16,12 +16,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from remoting.layout import OFFSET_AT, QUEUE_OFFSET_AT, RECORD, STORE_MS_AT
 from remoting.messages.message import Message, encode_record
+from remoting.messages.properties import TW_DUE, TW_ID
+from store.disk.delay_id import delay_id, id_text
 from store.log.log_scan import blank_record
 
 __all__ = ["main", "make_log", "spread_lateness"]
 
-_EPOCH = 1 << 40
+_FIRST_ID = delay_id(1, 0)
 _AT_ONCE = 200_000
 _HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 FIRST_DUE_MS = 1_700_000_000_000
@@ -76,15 +79,15 @@ def _records(numbers: Longs, dues: Longs, late: Longs, position: int, size: int,
     table = np.empty((len(late), size), np.uint8)
     for topic in range(topics):
         table[numbers % topics == topic] = np.frombuffer(_template(f"Topic{topic}", size), np.uint8)
-    _put_long(table, 20, numbers // topics)
-    _put_long(table, 28, position + np.arange(len(late), dtype=np.int64) * size)
-    _put_long(table, 40, dues - 1_000 - numbers % 60_000)
-    _put_long(table, 56, dues + late)
+    _put_long(table, QUEUE_OFFSET_AT, numbers // topics)
+    _put_long(table, OFFSET_AT, position + np.arange(len(late), dtype=np.int64) * size)
+    _put_long(table, RECORD.at("born_ms"), dues - 1_000 - numbers % 60_000)
+    _put_long(table, STORE_MS_AT, dues + late)
     for place in range(13):
         table[:, size - 2 - place] = dues // 10**place % 10 + 48
     hexadecimal = np.frombuffer(b"0123456789abcdef", np.uint8)
     for place in range(11):
-        table[:, size - 25 - place] = hexadecimal[((_EPOCH | numbers) >> (4 * place)) & 15]
+        table[:, size - 25 - place] = hexadecimal[((_FIRST_ID + numbers) >> (4 * place)) & 15]
     return table.tobytes()
 
 
@@ -93,7 +96,7 @@ def _put_long(table: NDArray[np.uint8], at: int, values: Longs) -> None:
 
 
 def _template(topic: str, size: int) -> bytes:
-    marks = f"__TW_ID\x01{_EPOCH:x}\x02__TW_DUE\x01{FIRST_DUE_MS}\x02"
+    marks = f"{TW_ID}\x01{id_text(_FIRST_ID)}\x02{TW_DUE}\x01{FIRST_DUE_MS}\x02"
     text = f"TAGS\x01bench\x02UNIQ_KEY\x01{0:032X}\x02WAIT\x01true\x02{marks}"
     bare = len(encode_record(Message(topic, properties=text), _HOST))
     if size < bare:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from store.disk.delay_id import delay_id
 from store.disk.files import Files
 from store.spill.rows.model import SpillOptions
 from store.spill.spill_store import SpillStore
@@ -34,11 +35,6 @@ def resident_bytes() -> int:
     """Resident memory of this process."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def open_files_bytes(path: Path) -> int:
-    """Disk blocks used below a directory."""
-    return sum(p.stat().st_blocks * 512 for p in path.rglob("*") if p.is_file())
 
 
 class Bench:
@@ -140,7 +136,7 @@ class Bench:
 
     def cancel(self, store: SpillStore, share: float) -> None:
         """Cancel a share of everything, at random."""
-        first = (1 << 62) | store.epoch << 40
+        first = delay_id(store.epoch, 0)
         chosen = self.random.sample(range(self.count), int(self.count * share))
         spent: list[int] = []
         for number in chosen[:20_000]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker_plugin.pending.keyed_turn import KeyedShare
 from broker_plugin.pending.limits import LimitedShare
+from remoting.layout import FRAME_ROW_BYTES
 from store.spill.rows.format import encode_rows
 
 if TYPE_CHECKING:
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
     from broker_plugin.pending.limits import PendingLimits
     from store.spill.rows.block import Block
 
-__all__ = ["ROW_BYTES", "AsideFrame", "GateAside", "parts_of"]
+__all__ = ["AsideFrame", "GateAside", "parts_of"]
 
-ROW_BYTES = 28
-"""Bytes of a record in a journal frame besides its own (`SpillStore.append_bytes_max`)."""
 Entry = tuple[int, int, bytes]
 """Due time, delay id, record."""
 
@@ -27,7 +26,7 @@ def parts_of(entries: list[Entry], frame_bytes: int) -> Iterator[tuple[list[Entr
     """Cut entries into parts that fit into a frame; yields each part with the bytes that it takes there."""
     first = size = 0
     for at, entry in enumerate(entries):
-        needs = len(entry[2]) + ROW_BYTES
+        needs = len(entry[2]) + FRAME_ROW_BYTES
         if size + needs > frame_bytes:
             yield entries[first:at], size
             first, size = at, 0

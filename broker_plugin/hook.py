@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker_plugin.aside import ROW_BYTES, GateAside, parts_of
+from broker_plugin.aside import GateAside, parts_of
 from broker_plugin.figures.tally import Accepted
 from broker_plugin.pending.delay_keys import FirstStays, Free, Taken, UnderWay, unsettled
 from broker_plugin.pending.keyed_turn import KeyedTurn
@@ -36,6 +36,7 @@ from broker_plugin.rules.properties import (
     without_timers,
 )
 from broker_plugin.rules.stats import Stats
+from remoting.layout import FRAME_ROW_BYTES
 from remoting.messages.message import (
     MAX_PROPERTIES_BYTES,
     Message,
@@ -107,7 +108,7 @@ class Gate:
         self._max_body_bytes = max_body_bytes
         self.frame_bytes = spill.append_bytes_max
         """Most bytes of one frame of the journal, as `aside.parts_of` counts them."""
-        self._max_record_bytes = min(max_record_bytes, self.frame_bytes - ROW_BYTES) - ROOM_FOR_MOVES_BYTES
+        self._max_record_bytes = min(max_record_bytes, self.frame_bytes - FRAME_ROW_BYTES) - ROOM_FOR_MOVES_BYTES
         self._disk_refusal = disk_refusal
         self.entries: list[tuple[int, int, bytes]] = []
         """The messages that this turn holds: due time, delay id, record."""
@@ -376,7 +377,7 @@ class Gate:
                     aside.blocks.append(block)
             if entries:
                 dues, ids, records = zip(*entries, strict=True)
-                if sum(map(len, records)) + len(entries) * ROW_BYTES <= self.frame_bytes:
+                if sum(map(len, records)) + len(entries) * FRAME_ROW_BYTES <= self.frame_bytes:
                     blocks.append(self._spill.append_columns(dues, ids, records, None))
                 else:
                     for part, _ in parts_of(entries, self.frame_bytes):

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.generator.arrivals import NO_STAMP
+from remoting.layout import BODY_AT, STORE_MS_AT
 
 __all__ = ["Intake", "Reception", "RocketmqIntake", "rows_of_bodies"]
 
@@ -78,7 +79,6 @@ def _int64s(data: bytes, at: Int64s) -> Int64s:
 
 
 _LENGTH = struct.Struct(">i")
-_STORED_AT, _BODY_AT = 56, 88  # within a record whose hosts are IPv4
 PULL_MESSAGE = 11
 FOUND = 0
 
@@ -152,8 +152,8 @@ class RocketmqIntake:
         while at < len(body):
             starts.append(at)
             at += _LENGTH.unpack_from(body, at)[0]
-        stored_us = _int64s(body, np.array(starts, np.int64) + _STORED_AT) * 1000
-        return rows_of_bodies(body, [start + _BODY_AT for start in starts], stored_us, received_us)
+        stored_us = _int64s(body, np.array(starts, np.int64) + STORE_MS_AT) * 1000
+        return rows_of_bodies(body, [start + BODY_AT for start in starts], stored_us, received_us)
 
     def tick(self) -> bytes:
         """Nothing: the broker answers when there is something."""

@@ -13,6 +13,8 @@ import json
 import struct
 from collections.abc import Iterator, Mapping
 
+from remoting.layout import BODY_AT, RECORD, STORE_MS_AT
+
 __all__ = [
     "ACK",
     "POP",
@@ -33,8 +35,7 @@ BROKER = "broker-a"
 _LENGTH = struct.Struct(">i")
 _TWO = struct.Struct(">qq")
 _LONG = struct.Struct(">q")
-_PLACE = struct.Struct(">i4xq")
-_QUEUE_AT, _STORED_AT, _BODY_AT = 12, 56, 88  # within a record whose hosts are IPv4
+_PLACE = RECORD.picked("queue_id", "queue_offset")
 _HANDLE = b"POP_CK\x01"
 
 
@@ -153,10 +154,10 @@ def records(body: bytes) -> Iterator[tuple[int, int, bytes, int, int]]:
     at = 0
     while at < len(body):
         end = at + _LENGTH.unpack_from(body, at)[0]
-        _, number = _TWO.unpack_from(body, at + _BODY_AT)
-        (stored_ms,) = _LONG.unpack_from(body, at + _STORED_AT)
-        queue_id, offset = _PLACE.unpack_from(body, at + _QUEUE_AT)
-        begin, lead = body.rfind(_HANDLE, at + _BODY_AT + 16, end), b""
+        _, number = _TWO.unpack_from(body, at + BODY_AT)
+        (stored_ms,) = _LONG.unpack_from(body, at + STORE_MS_AT)
+        queue_id, offset = _PLACE.unpack_from(body, at)
+        begin, lead = body.rfind(_HANDLE, at + BODY_AT + 16, end), b""
         if begin >= 0:
             begin += len(_HANDLE)
             stop = body.find(b"\x02", begin, end)

@@ -20,6 +20,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
+from store.disk.delay_id import DELAY_ID_BASE
 from timewheel import TimingWheel
 
 __all__ = ["main", "measure", "wheel_times"]
@@ -34,7 +35,7 @@ def measure(timers: int = 1_000_000, repeats: int = 3, seed: int = 1) -> dict[st
     """Return figures by name: ``*_ns`` a timer, ``*_bytes`` a timer (without the item), ``*_us`` a call."""
     rng = random.Random(seed)
     dues = [_START_MS + rng.randrange(_SPAN_MS) for _ in range(timers)]
-    items = [(1 << 62) + number for number in range(timers)]
+    items = [DELAY_ID_BASE + number for number in range(timers)]
     figures: dict[str, float] = {}
     gc.disable()
     try:

@@ -42,7 +42,7 @@ from store.disk.files import Files
 __all__ = ["KeyIndex"]
 
 _TAIL = "tail.idx"
-_FOLD_AT = 2_048
+_FOLD_ENTRIES = 2_048
 
 
 class KeyIndex:
@@ -70,7 +70,7 @@ class KeyIndex:
         self._lock = lock
         self._block_entries = block_entries
         self._blocks_a_file = blocks_a_file
-        self._fold_at = min(_FOLD_AT, block_entries)
+        self._fold_at = min(_FOLD_ENTRIES, block_entries)
         self._pending = bytearray()  # rows, in the order of their positions
         self._pending_to = 0
         self._folding: Column = np.empty(0, ROWS)

@@ -36,6 +36,7 @@ OWN_FORMATS = {
     "remoting/send_reply.py": "frames of the wire",
     "remoting/hosts.py": "message ids",
     "remoting/messages/uniform_batch.py": "a client's batch",
+    "service/core/progress.py": "a list of numbers in its own records",
     "store/disk/apache_files.py": "Apache's checkpoint and timer log",
     "store/half_messages.py": "its section of the checkpoint",
     "store/progress.py": "the file timewheel/progress",
@@ -51,11 +52,22 @@ BEGINNINGS = {"data[:8]", "data[:80]", "data[:200]"}
 
 def spelled_out(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Each struct format, dtype, offset or slice of a record that a file spells out as a number or a text."""
+    bare = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module == "struct"
+        for alias in node.names
+    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            yield from _named_places(node)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr | ast.Add | ast.Sub):
+            if any(ast.unparse(part) == "1 << 62" for part in (node.left, node.right)):
+                yield node.lineno, f"a delay id: {ast.unparse(node)}"
+        elif isinstance(node, ast.Call):
             name = dotted(node.func)
             last = name.rpartition(".")[2]
-            if last == "Struct" or name in {f"struct.{call}" for call in STRUCT_CALLS}:
+            if last == "Struct" or name in {f"struct.{call}" for call in STRUCT_CALLS} | STRUCT_CALLS & bare:
                 if any(isinstance(part, ast.Constant | ast.JoinedStr) for part in node.args):
                     yield node.lineno, f"a struct: {ast.unparse(node)}"
             elif last in ("unpack_from", "pack_into") and any(_is_place(part) for part in node.args[1:2]):
@@ -68,6 +80,17 @@ def spelled_out(tree: ast.Module) -> Iterator[tuple[int, str]]:
             parts = [node.slice.lower, node.slice.upper] if isinstance(node.slice, ast.Slice) else [node.slice]
             if any(part is not None and _is_place(part) for part in parts):
                 yield node.lineno, f"an offset: {ast.unparse(node)}"
+
+
+def _named_places(node: ast.Assign | ast.AnnAssign) -> Iterator[tuple[int, str]]:
+    """Names of a place or of a row's size (``…_AT``, ``…ROW_BYTES``) that get a number."""
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        names = target.elts if isinstance(target, ast.Tuple) else [target]
+        values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value] * len(names)
+        for name, value in zip(names, values, strict=False):
+            is_place = isinstance(name, ast.Name) and name.id.endswith(("_AT", "ROW_BYTES", "HEAD_BYTES"))
+            if is_place and value is not None and _is_place(value):
+                yield node.lineno, f"an offset or a size: {ast.unparse(name)} = {ast.unparse(value)}"
 
 
 def _is_place(node: ast.expr) -> bool:
@@ -101,6 +124,12 @@ def test_offsets_and_formats_stand_in_the_layout(path: Path) -> None:
         "place = record[28:36]",
         "copy = record[:28] + place",
         '_ROWS = np.dtype([("due", "<i8")])',
+        'from struct import pack\nhead = pack(f">{count}q", *numbers)',
+        "_BODY_AT = 88",
+        "_STORED_AT, _BODY_AT = 56, 88",
+        "ROW_BYTES: Final = 28",
+        "first = 1 << 62 | epoch << 40",
+        "low = rows.ids - (1 << 62)",
     ],
 )
 def test_the_rule_sees_what_it_is_for(text: str) -> None:
@@ -109,7 +138,16 @@ def test_the_rule_sees_what_it_is_for(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["RECORD.struct()", "record[STORE_HOST_AT]", "LONG.unpack_from(record, OFFSET_AT)", "record[-1] != 2", "data[:1]"],
+    [
+        "RECORD.struct()",
+        "record[STORE_HOST_AT]",
+        "LONG.unpack_from(record, OFFSET_AT)",
+        "record[-1] != 2",
+        "data[:1]",
+        "from struct import error\nraise error('no')",
+        '_CRC_AT = RECORD.at("crc")',
+        "_NEVER = 1 << 62",
+    ],
 )
 def test_the_rule_lets_names_through(text: str) -> None:
     assert not list(spelled_out(ast.parse(text)))

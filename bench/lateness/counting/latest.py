@@ -27,6 +27,7 @@ from remoting.errors import RecordError
 from remoting.layout import RECORD
 from remoting.messages.properties import get_property
 from remoting.messages.record import record_fields
+from store.disk.delay_id import DELAY_ID_BASE
 from store.disk.errors import StoreError
 
 __all__ = ["LATE_MOST", "LATE_ROWS", "in_order", "late_rows", "latest_messages", "said_of"]
@@ -41,8 +42,6 @@ _PEEK_BYTES = 4 << 10
 _PLACE = RECORD.picked("size", "position")
 _FINE = arrow_schema(FINE_SCHEMA)
 _SIGN = 1 << 63
-_OURS = 1 << 62
-"""The leading bit of a delay id."""
 
 Said = tuple[str | None, str | None, str | None]
 """Topic, key and message id, as far as they can be read."""
@@ -141,12 +140,12 @@ def _said_waiting(source: LogSource, files: Sequence[SpillFile], dues: Mapping[i
     found: dict[int, Said] = {}
     if not dues:
         return found
-    look = Look(max(dues.values()), _said, np.array(sorted(dues), np.int64) + _OURS)
+    look = Look(max(dues.values()), _said, np.array(sorted(dues), np.int64) + DELAY_ID_BASE)
     storage = storage_for(source.path, source.storage)
     for file in files:
         try:
             for rows in read_spill_file(storage, file, look):
-                found |= {int(rows.ids[index]) - _OURS: said for index, said in rows.overdue.items()}
+                found |= {int(rows.ids[index]) - DELAY_ID_BASE: said for index, said in rows.overdue.items()}
         except (StorageError, StoreError, OSError):
             continue  # a live broker has moved or finished what was in it
         if len(found) == len(dues):

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.lateness.logs.records import Heads, Longs, store_hosts
+from store.disk.delay_id import DELAY_ID_BASE
 
 __all__ = [
     "ACCEPTED",
@@ -64,7 +65,6 @@ _ID_MARK = b"\x02__TW_ID\x01"
 _DUE_MARK = b"\x02__TW_DUE\x01"
 _DUE_DIGITS = 13
 _LONG_HEX = 15
-_ID_END = 1 << 62
 _LEVEL_MOST, _DUE_MOST = (1 << 31) - 1, (1 << 63) - 1
 _PAIR = struct.Struct(">qq")
 _EIGHT = struct.Struct(">q")
@@ -371,7 +371,7 @@ def _ours(record: _Record, delays: Delays, reading: Reading) -> None:
     digits, _, _ = record.value(b"__TW_ID").partition(b".")
     due = record.number(b"__TW_DUE")
     if digits and due is not None:
-        if len(digits) <= 16 and all(_HEX[digit] < 16 for digit in digits) and int(digits, 16) < _ID_END:
+        if len(digits) <= 16 and all(_HEX[digit] < 16 for digit in digits) and int(digits, 16) < DELAY_ID_BASE:
             _set(delays, index, DELIVERED, TIMED, (0, int(digits, 16)))
             delays.due_ms[index] = due
         return

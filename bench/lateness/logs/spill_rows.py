@@ -25,6 +25,7 @@ from bench.lateness.logs.delays import CANCELLED, LIVE, SEEN, TIMED, topic_id
 from bench.lateness.logs.schemas import DELAY_SCHEMA, GAP, TOPIC_NAME, arrow_schema
 from bench.lateness.logs.spill_files import Look, Rows, SpillFile, read_spill_file
 from bench.lateness.logs.storage import Storage
+from store.disk.delay_id import DELAY_ID_BASE
 
 __all__ = ["spill_rows"]
 
@@ -67,7 +68,7 @@ def _batch(rows: Rows, number: int, topics: dict[bytes, int]) -> pa.RecordBatch:
         "kind": pa.array(np.full(count, TIMED, np.int32)),
         "level": pa.array(np.zeros(count, np.int32)),
         "id_hi": pa.array(np.zeros(count, np.int64)),
-        "id_lo": pa.array(rows.ids - (1 << 62)),
+        "id_lo": pa.array(rows.ids - DELAY_ID_BASE),
         "topic_id": pa.array(codes, mask=~known),
         "due_ms": pa.array(rows.dues, mask=np.full(count, rows.cancels)),
         "requested_ms": pa.array(requested, mask=~known),

@@ -53,7 +53,7 @@ INDEX_SHARE = 4
 """A segment is indexed if at least one in this many of its records leaves it; if fewer leave, they are copied."""
 _LANES = ((0, 1, 2), (1, 0, 2), (0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 1, 2), (1, 0, 2), (2, 1, 0))
 """The order in which the lanes are asked, turn by turn."""
-INDEX_ROW_BYTES = 60
+INDEX_BYTES_A_ROW = 60
 """Bytes of a record in an index, including what its pages leave empty."""
 
 _Job = Generator[None]
@@ -245,7 +245,7 @@ class Housekeeping:
             if indexed is None:
                 self._room.check_copy(sum(source.live_bytes for source in sources))
             else:
-                self._room.check_copy(indexed.count * INDEX_ROW_BYTES)
+                self._room.check_copy(indexed.count * INDEX_BYTES_A_ROW)
             if self._journal.synced < max((source.journal_end for source in sources), default=0):
                 self._journal.sync()
                 yield
