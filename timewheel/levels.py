@@ -26,7 +26,6 @@ slot there, however many digits differ.
 from __future__ import annotations
 
 __all__ = [
-    "bit_after",
     "level_of",
     "level_table",
     "lowest_bit",
@@ -83,16 +82,6 @@ def lowest_bit(bits: int) -> int:
     (3, -1)
     """
     return (bits & -bits).bit_length() - 1
-
-
-def bit_after(bits: int, place: int) -> int:
-    """Return the place of the lowest set bit at or above ``place``, or -1 if there is none.
-
-    >>> bit_after(0b101000, 4), bit_after(0b101000, 6)
-    (5, -1)
-    """
-    bits >>= place
-    return lowest_bit(bits) + place if bits else -1
 
 
 def ring_distance(bits: int, slot: int, slot_count: int) -> int:

@@ -5,7 +5,7 @@ A thread of its own writes the lines, so they also appear while a source sends n
 >>> said = []
 >>> progress = ReadingProgress(said.append, every_s=60.0)
 >>> with progress.telling(2_000_000):
-...     progress.reach_bytes(500_000)
+...     progress.reach(1, 4)
 >>> said
 ['0.0 of 2.0 MB, 0 %']
 >>> progress.words(now_s=progress.began_s + 2.0)
@@ -45,12 +45,8 @@ class ReadingProgress:
         self._look: Callable[[], int] = lambda: 0
         self.began_s = 0.0
 
-    def reach_bytes(self, done: int) -> None:
-        """Set the number of bytes that have been read."""
-        self._done = done
-
     def reach(self, part: int, whole: int) -> None:
-        """Set it to ``part`` of ``whole`` equal shares of the logs."""
+        """Set the number of bytes that have been read to ``part`` of ``whole`` equal shares of the logs."""
         self._done = self._whole * part // max(whole, 1)
 
     def after(self, words: str) -> None:

@@ -81,11 +81,6 @@ class PendingVerdict(StrEnum):
     UNKNOWN = "unknown"
     REFUSED = "refused"
 
-    @property
-    def is_success(self) -> bool:
-        """True if the message is in the requested state."""
-        return self in (PendingVerdict.DONE, PendingVerdict.ALREADY)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingName:

@@ -81,7 +81,7 @@ class SpillStore(SpillView):
 
     =====================  =========================================================================
     network loop only      `next_id`, `next_ids`, `append`
-    under ``lock``         `publish`, `abandon`, `withdraw`, `scan`, `read`, `read_slab`, `mark_done`, `is_done`,
+    under ``lock``         `publish`, `withdraw`, `withdraw_block`, `scan`, `read`, `read_slab`, `mark_done`, `is_done`,
                            `home`, `find`, `cancel`, `move`, `restore_delivered_many`, `snapshot`;
                            setting ``frontier_ms``
     one thread, no lock    `spill_step` (it takes ``lock`` itself, for microseconds)
@@ -194,7 +194,7 @@ class SpillStore(SpillView):
         """Make a block visible to `scan`, `find` and `read`; returns its columns, in accept order.
 
         The caller arms what is below its frontier. Blocks may be published in any order. Every block must be
-        published or abandoned, or its segment can never be spilled.
+        published or withdrawn, or its segment can never be spilled.
 
         Raises StoreError for a block that was published before.
         """
@@ -209,11 +209,6 @@ class SpillStore(SpillView):
             segment.publish(block.first_ordinal, block.at, block.columns)
             self._published += len(block.dues)
         return Columns(block.dues, block.ids, block.refs)
-
-    def abandon(self, block: Block) -> None:
-        """Forget a block whose sync failed, so that its sender was told that the send failed."""
-        self.publish(block)
-        self._state.mark_done(block.refs)
 
     def withdraw(self, block: Block, delay_id: int) -> None:
         """Cancel one record of a block, published or not, because its sender is told that it was refused."""

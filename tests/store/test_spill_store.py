@@ -253,13 +253,13 @@ def test_a_published_block_may_overtake_one_that_waits_for_its_sync() -> None:
     rig.check()
 
 
-def test_an_abandoned_block_pins_nothing() -> None:
+def test_a_withdrawn_block_pins_nothing() -> None:
     rig = Rig()
     block = rig.store.append([(10, rig.store.next_id(), bytes(300))])
     rig.accept(20, size=300)
     rig.accept(30, size=300)
     with rig.store.lock:
-        rig.store.abandon(block)
+        rig.store.withdraw_block(block)
         rig.store.mark_done(rig.store.scan((-1, 0), 25, 9).refs)
     rig.settle(0)
     assert rig.dues() == [30]

@@ -146,10 +146,6 @@ class FakeSpill:
     def withdrawn(self) -> Ticket:
         return Ticket((self.journal, self.journal.written))
 
-    def abandon(self, block: Block) -> None:
-        self._locked()
-        block.published = True
-
     def scan(self, after: tuple[int, int], until_ms: int, limit: int) -> Columns:
         self._locked()
         found = sorted(

@@ -11,7 +11,7 @@ import timewheel
 import timewheel.levels
 import timewheel.slots
 import timewheel.wheel
-from timewheel.levels import bit_after, level_of, level_table, lowest_bit, ring_distance, slot_of, slot_start_ms
+from timewheel.levels import level_of, level_table, lowest_bit, ring_distance, slot_of, slot_start_ms
 
 times = st.integers(0, 2**50)
 bits_per_digit = st.integers(1, 9)
@@ -46,7 +46,6 @@ def test_a_slot_begins_where_the_lower_digits_are_zero(due: int, slot_bits: int,
 def test_bit_scans(bits: int, place: int) -> None:
     ones = [index for index in range(16) if bits >> index & 1]
     assert lowest_bit(bits) == min(ones, default=-1)
-    assert bit_after(bits, place) == min((index for index in ones if index >= place), default=-1)
     assert ring_distance(bits, place, 16) == min(((index - place) % 16 for index in ones), default=-1)
 
 

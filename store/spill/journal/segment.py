@@ -56,7 +56,7 @@ class JournalSegment(SegmentRows):
 
     @property
     def complete(self) -> bool:
-        """True if it is closed and all its records are published (or abandoned)."""
+        """True if it is closed and all its records are published (or withdrawn)."""
         return self.closed and self.solid == self.appended
 
     @property

@@ -340,11 +340,6 @@ class MessageRows:
                     return True
         return False
 
-    @property
-    def row_count(self) -> int:
-        """Rows on disk."""
-        return sum(part.count for part in list(self._parts))
-
     def close(self) -> None:
         """Sync, and give the files back. Raises SyncFailedError."""
         self.sync()
