@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -252,6 +253,15 @@ def test_layers(package: str) -> None:
         if module.partition(".")[0] not in may and module.partition(".")[0] not in sys.stdlib_module_names
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_document_says_who_may_import_what() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text("utf-8").partition("## Layers")[2]
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")][: len(PACKAGES)]
+    said = {cells[1].strip(" `"): {*re.findall(r"\w+", cells[3].lower())} for cells in rows}
+    missing = {name: MAY_IMPORT[name] - said[name] - {"yaml"} for name in PACKAGES}
+    assert not any(missing.values()), f"add it to the table in docs/architecture.md: {missing}"
+    assert "pyyaml" in said["broker"]
 
 
 def test_plugin_sees_messages_not_the_wire() -> None:
