@@ -82,9 +82,9 @@ def _properties(view: mmap.mmap, at: int, size: int, magic: int, flags: int) -> 
 
 
 def _segment(view: mmap.mmap, base: int) -> Iterator[Delivery | bool]:
-    """Each delivery of a segment; True for each other record, False for each region that holds none.
+    """Yield each delivery of a segment, True for each other record, and False for each region without a record.
 
-    The last thing is False, too, where no blank ends the segment: the end of the log, or one that was cut.
+    If no blank ends the segment (it is the last one, or was cut), the last value is False.
     """
     at, end = 0, len(view)
     while at + 8 <= end:

@@ -335,7 +335,7 @@ class Sweeper:
         next_ms = self._next_ms = self._wheel.next_wake_ms()
         if next_ms is not None and next_ms < wake:
             wake = next_ms
-        # The frontier: in good time if the wheel has room, else only when the messages behind it are due.
+        # The frontier moves on well before it is reached if the wheel has room, else when messages behind it are due.
         bound_ms = self._covered[0] + 1
         if self._has_room:
             bound_ms -= LOOKAHEAD_LOW_MS

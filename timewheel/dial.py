@@ -76,7 +76,8 @@ class Dial:
         self._runs: list[LeafRun] = []  # of higher levels first
         self._next_slot: int | None = None  # see `_next_slot_ms`
         self._next_slot_known = False
-        # Leaves by number: those whose positions are their indices, and those that are cleared, dealt out or a run.
+        # Leaves by number. In `_leaves` a timer stands at the index that its handle names; `_others` are cleared, dealt
+        # out to lower levels, or a run.
         self._leaves: dict[int, Leaf] = {}
         self._others: dict[int, Leaf] = {}
         self._number = 0  # the last one given to a leaf or a late timer

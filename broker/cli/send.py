@@ -32,7 +32,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
     help="Deliver at this time: ISO 8601 (local time if it names no zone) or epoch ms.",
 )
 @click.option("--in", "in_text", metavar="SPAN", help="Deliver after this delay: 47m, 1h30m, 1500ms.")
-@click.option("--level", type=click.IntRange(1, 18), help="Deliver after this delay level of the broker.")
+@click.option("--level", type=click.IntRange(1, 18), help="Deliver after the delay of this level.")
 @click.option("--tags", help="The message's tag.")
 @click.option("--key", "--keys", "keys", multiple=True, help="A key (KEYS) to query the message by. Repeatable.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A user property. Repeatable.")

@@ -138,7 +138,10 @@ class PopQueues:
         return min(self._per_queue() - queue.count, self.in_flight.count_max - self.in_flight.count)
 
     def moved(self, queues: Iterable[PopQueue]) -> None:
-        """Commit how far groups have come, except in deleted queues and where the offset was moved further or reset."""
+        """Commit the offsets that groups have reached in these queues.
+
+        A deleted queue is left out, and one whose offset somebody has moved further or reset.
+        """
         for queue in dict.fromkeys(queues):
             with self.in_flight.lock:
                 committed = -1 if queue.gone else queue.committed()

@@ -45,7 +45,7 @@ class ProgressLog:
     async def read(self) -> Picture:
         """Read the present progress. Raises ClientError, also if the progress cannot be of this queue."""
         picture = await self._read()
-        # Asked now: what a record describes was in the queue before that record was written.
+        # Not earlier: every offset in a record was in the queue before the record was written.
         end = await self._cluster.end((self._cluster.topic, *self._queue[1:]))
         if picture.generation >= end or picture.low > end:
             raise ClientError(

@@ -166,7 +166,7 @@ class ShardCache:
         if not (self._directory / "delay").is_dir():
             raise StoreError(f"the cache is gone: {self._directory} was removed. The queue is read into a new one")
         if not self._is_failing():
-            # Right now one of them may be tried again, and then it is nowhere.
+            # One look is not enough: while an entry is being tried again, it is in no list of failures.
             if mono_ms - self._unread_ms >= QUIET_MS:
                 self._unread_since_ms = None
             return

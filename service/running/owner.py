@@ -261,7 +261,7 @@ class Owner:
         self.tell.info(takeover.owning_text(shard, self.took_ms, read, self.cache.pending_count))
         while shard.scans():
             await asyncio.sleep(UPKEEP_EVERY_MS / 1000)
-        self.tell.info(f"nothing is in doubt {mono_ms() - begin_ms} ms after the begin of the takeover")
+        self.tell.info(f"the outcome of every delivery is known {mono_ms() - begin_ms} ms after the takeover began")
         await asyncio.Event().wait()  # the other tasks go on
 
     async def _end_takeover(self) -> None:

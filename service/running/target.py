@@ -6,8 +6,8 @@ The threads of the cache call `RemoteTarget.put_batch`. The work is done in the 
                                   │ no: its end is asked for, a progress record is saved
 
 The last check and the write happen in one turn of the loop, with nothing between them. One request may carry several
-messages (`service.link.parcels`). Its answer is that of each. If a broker refuses it for the sake of a message, each
-goes alone.
+messages (`service.link.parcels`). Its answer counts for each of them. If a broker refuses the request because of one
+message, each message is sent alone.
 
 ==================  ==================================================================================================
 stored              the entry is done

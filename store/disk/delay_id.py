@@ -1,9 +1,8 @@
 """Delay ids: the number of a delayed message from its acceptance on, and its text.
 
 ``2**62 | epoch << 40 | sequence``: each start has its own epoch (synced before the first accept), so an id is never
-used twice, whatever a crash lost. It is the message's virtual offset: no CommitLog position is as large. Its text,
-which the
-property TW_ID carries, is hex without the ``2**62``, and ``.version`` if the message was moved.
+used twice, whatever a crash lost. It is the message's virtual offset: no CommitLog position is as large. The property
+TW_ID carries its text: hex without the ``2**62``, followed by ``.version`` if the message was moved.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ class Consumer:
             try:
                 await self._rebalance()
             except Exception:  # without it, queues would be read by two members or by none from now on
-                log.exception("sharing the queues of %s", self.group)
+                log.exception("sharing the queues of %s failed", self.group)
 
     async def _rebalance(self) -> None:
         """Start reading our queues and give up the others."""

@@ -243,7 +243,7 @@ def ids_among(rows: Mapping[str, Any], ids: Sequence[FinishedIds]) -> NDArray[np
 
 
 def finished_rows(table: pa.Table, before: Sequence[FinishedIds]) -> list[FinishedIds]:
-    """The ids finished before, plus those in the rows of `CLOSED_ROWS` among others.
+    """The ids finished before, plus those in the rows of a table that belong to `CLOSED_ROWS`.
 
     A task's hashes are a portion, in ascending order, and stay where they are in the table. None of them is known.
     """

@@ -149,7 +149,7 @@ def lateness_scale(axes: Axes, which: Which, low_ms: float, high_ms: float, at_m
 
 
 def count_scale(axes: Axes, which: Which, high: int) -> None:
-    """Make an axis one of counts from 1 on, by powers of ten; 0 stands at its foot."""
+    """Give an axis a logarithmic scale for counts from 1 on; a count of 0 is drawn at its foot."""
     top = max(1, math.ceil(math.log10(max(1, high))))
     step = max(1, math.ceil(top / 5))
     values = [float(10**power) for power in range(0, top + 1, step)]

@@ -205,8 +205,8 @@ class Journal:
             self.clear()
         except StoreError as again:
             raise StoreDoubtError(
-                f"{error}; what that has left in the journal cannot be cleared ({again}): nothing is accepted until it "
-                "is, and whether a crash before that brings it back is not known"
+                f"{error}; the bytes that the failed write has left in the journal cannot be cleared ({again}). No "
+                "message is accepted until they are. A crash before that may bring their messages back"
             ) from error
 
     def clear(self) -> None:
@@ -247,7 +247,7 @@ class Journal:
         return segment
 
     def _roll(self, segment: JournalSegment, frame_bytes: int) -> None:
-        """Go on in the next segment; the one that is left gets its end mark."""
+        """Write the end mark of a segment and continue in the next one."""
         if not self._spares:
             with self._supply:
                 if not self._spares:  # none was prepared meanwhile
