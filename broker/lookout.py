@@ -23,9 +23,9 @@ _LOG = logging.getLogger(__name__)
 
 _BUSY_MS = 100
 _ROUND_MS = 5
-"""When so many pulls end at once that others have their turn in between."""
+"""The rest between two rounds if more pulls end at once than one round takes: other requests are served in it."""
 _IDLE_MS = 400
-"""Less than it takes to write so much to an idle disk's cache that sends have to be turned away."""
+"""Shorter than it takes to fill an idle disk's cache so far that sends have to be refused."""
 
 
 class Lookout:

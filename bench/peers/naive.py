@@ -2,7 +2,8 @@
 
 ``python -m bench.peers.naive PORT FOLDER``. A message is a length, a letter for its topic, and a body that begins with
 its due time in µs; it is appended to the file of its second and acknowledged. When a second is over, its file is read,
-pushed to the topic's consumer (whoever said length 0) and removed. A crash in the middle of a sweep repeats it.
+pushed to the topic's consumer (a connection that has sent length 0) and removed. A crash in the middle of a sweep
+repeats it.
 """
 
 from __future__ import annotations

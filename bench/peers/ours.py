@@ -19,7 +19,7 @@ PORTS_APART = 10
 PATIENCE = {"waitTimeMillsInSendQueue": "30000"}
 """As Apache's broker has it here: on a busy test machine it would otherwise turn senders away after 200 ms."""
 BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
-"""Each start would compile every module again; whoever has installed the package has them compiled."""
+"""With it, each start would compile every module again. An installed package is compiled already."""
 
 
 class OurBroker:

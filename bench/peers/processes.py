@@ -13,7 +13,7 @@ from pathlib import Path
 __all__ = ["Child"]
 
 
-# Held fast until each has ended: whoever starts one may be interrupted before it keeps it.
+# Each is kept here until it has ended: its starter may be interrupted before it keeps it itself.
 _children: set[Child] = set()
 
 

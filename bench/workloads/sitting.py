@@ -137,7 +137,7 @@ class Sitting:
         return [self.late, self.rates, self.hot]
 
     def room(self, seconds: float) -> bool:
-        """Whether so much time is left."""
+        """True if this much time is left."""
         return self._now() + seconds <= self._until
 
     def run(self) -> list[Section]:

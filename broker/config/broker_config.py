@@ -197,7 +197,7 @@ class BrokerConfig:
         remote = [address for address in self.namesrv_addr if not _is_local(address)]
         if self.get_bool("aclEnable") and self.get_text("tls.server.mode") != "enforcing":
             self.warnings.append(
-                "aclEnable=true without tls.server.mode=enforcing: whoever sees the traffic can read it, and send "
+                "aclEnable=true without tls.server.mode=enforcing: anyone who sees the traffic can read it, and send "
                 "recorded requests again, also as other requests, because a signature covers neither the request code "
                 "nor the time; docs/security.md says how to switch on TLS"
             )

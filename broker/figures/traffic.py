@@ -68,7 +68,7 @@ class _Series:
             self.samples = [deque([start, sample], maxlen=keep) for _, _, keep in _SPANS]
             return
         for kept, (_, every_ms, _) in zip(self.samples, _SPANS, strict=True):
-            # The newest one stands for now, until the one before it is old enough for it to stay.
+            # The newest sample moves with the time until it is `every_ms` later than the one before; then it stays.
             if len(kept) > 1 and kept[-1][0] - kept[-2][0] < every_ms:
                 kept[-1] = sample
             else:

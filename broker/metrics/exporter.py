@@ -83,7 +83,7 @@ class Exporter:
                 yield from pending_families(plugin.pending, levels, now_ms, self._topics_max)
 
     def lateness(self) -> list[int]:
-        """Count all deliveries since the start by the classes of ``timewheel_lateness_seconds``, whoever delivered."""
+        """Count all deliveries since the start, of levels too, by the classes of ``timewheel_lateness_seconds``."""
         found = [self._core.level_scheduler.lateness.within(LATENESS_BOUNDS_MS)]
         for plugin in self._core.plugins:
             if isinstance(plugin, MeasuredPlugin):

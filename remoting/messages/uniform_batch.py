@@ -188,7 +188,7 @@ def _are_columns(pieces: list[bytes], names: list[bytes], count: int) -> bool:
     width = len(names)
     if len(pieces) != count * (width + 1) or any(pieces[width :: width + 1]):
         return False
-    # No piece has a separator in it, so as many marks as pieces means one at the beginning of each.
+    # A piece contains no separator, so one mark for each piece means that each begins with it.
     return all(_column(pieces, place, width).count(_mark(name)) == count for place, name in enumerate(names))
 
 

@@ -18,8 +18,8 @@ unknown         there is no entry at that offset, and was none, or it was delete
 refused         the command is not possible; the detail says why
 ==============  ======================================================================================================
 
-A moved entry needs no memory of its own: whoever reads the entry again also reads its verdicts, which come later in the
-queue.
+A moved entry needs no memory of its own: an owner that reads the entry again also reads its verdicts, which come later
+in the queue.
 """
 
 from __future__ import annotations

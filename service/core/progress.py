@@ -238,7 +238,7 @@ class Picture:
                 picture.since, picture.takeovers = row.since, row.takeovers
                 picture.read, picture.moves = row.read, {}
             elif picture.generation < 0:
-                continue  # its snapshot is not among them: whoever reads must begin there
+                continue  # its snapshot is not among them, and reading must begin with one
             picture.generation = newest
             picture.done.merge(row.low, row.added)
             picture.low_generation = row.low_generation

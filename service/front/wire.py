@@ -53,7 +53,7 @@ class PassageWire(asyncio.Protocol):
         self._paused = False
         self._why = "closed by the other side"
         self.silent = 0
-        """Counted up by whoever looks for silent connections; 0 after each read."""
+        """How often the connection was found silent since the last read; others count it up."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Tell the user."""

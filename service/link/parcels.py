@@ -186,9 +186,9 @@ class Spread:
     def answered(self, group: Sequence[Parcel], is_stored: bool, mono_ms: int) -> None:
         """Note whether a broker has stored what one request carried; False also if nobody knows.
 
-        A batch that was not stored, perhaps for the sake of one message, is not tried again soon. Its messages go alone
-        from then on, however long it takes to find out that they were not stored: the one that is the reason disturbs
-        others only once.
+        A batch that was not stored, perhaps because of one message, is not tried again soon. Its messages go alone
+        from then on, however long it takes to find out that they were not stored. So the message that is the reason
+        disturbs others only once.
         """
         (first, *others) = group
         if not is_stored:

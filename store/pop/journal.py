@@ -19,7 +19,7 @@ The idea
     the process is killed        all frames are there; the last one may be torn, and nobody was answered for it
     the power fails              the frames up to some point are there: as if the rest had not been acknowledged yet
     a sync fails                 what the kernel forgot is not trusted: the next file begins at once
-    a write fails                the rows are kept and written with the next ones; who waits for them gets an error
+    a write fails                the rows are written with the next ones; requests that wait for them get an error
     ===========================  ===================================================================================
 
     Rows behind a gap would be wrong: `next` would pass the messages of a lost batch. So a file names the file before it
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 __all__ = ["PopJournal", "file_name"]
 
 TAIL_BYTES = 4 << 20
-"""The next file begins when a file has grown by so much, and by as much as its beginning took."""
+"""The next file begins when a file has grown by this, and by as much as its beginning took."""
 MARK_BYTES = 4 << 20
-"""A frame without rows is written when the log has grown by so much, so that the next start has less to scan."""
+"""A frame without rows is written when the log has grown by this, so that the next start has less to scan."""
 _SLICE_ROWS = 256
 _LOOK_MS = 1_000
 

@@ -173,7 +173,7 @@ class QueueReader:
             self._saved = offset
 
     async def _save_soon(self) -> None:
-        """Save the offset a moment after no message is open: another member may take the queue while this one waits."""
+        """Save the offset soon after the last open message is done, in case another member takes the queue."""
         await asyncio.sleep(SAVE_SOON_MS / 1000)
         self._saving = None
         if not self.dropped:

@@ -128,7 +128,7 @@ class PendingClient:
         found = await asyncio.gather(
             *(self._ask(address, code, fields) for address in brokers.values()), return_exceptions=True
         )
-        # All have answered by now: one that fails leaves no other half asked, and to ask again is harmless.
+        # Every broker has answered or failed by now, so no request is still under way. Repeating the call is harmless.
         documents = [document for document in found if not isinstance(document, BaseException)]
         for error in found:
             if isinstance(error, BaseException):

@@ -36,7 +36,7 @@ class ConnectionFailedError(ClientError, ConnectionError):
 
 
 class RequestTimeoutError(ClientError, TimeoutError):
-    """No reply came in time. What was asked may have been done all the same."""
+    """No reply came in time. The broker may have carried out the request."""
 
 
 class NoRouteError(ClientError, LookupError):

@@ -136,7 +136,7 @@ def latest_messages(
 
 
 def _said_waiting(source: LogSource, files: Sequence[SpillFile], dues: Mapping[int, int]) -> dict[int, Said]:
-    """What the records of messages that wait say, by delay id (without its leading bit); ``dues``: of whom."""
+    """What the records of waiting messages say, by delay id (without its leading bit), for the ids of ``dues``."""
     found: dict[int, Said] = {}
     if not dues:
         return found

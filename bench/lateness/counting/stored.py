@@ -7,7 +7,7 @@ smallest and largest hash of each 65,536 rows; a task reads only the groups of r
     hashes of the file   -9…, …, -7… │ -7…, …, -4… │ -4…, …, -1…      groups of rows
     those of part 2                       └── -6.0 … -5.5 ──┘           one group is read, and cut to these
 
-Whoever needs all of them, a range at a time, reads each group once (`HashesInOrder`).
+A task that needs all of them, a range at a time, reads each group once (`HashesInOrder`).
 """
 
 from __future__ import annotations
