@@ -1,7 +1,8 @@
 """The load generator and the measuring consumer: processes of their own, bare sockets, one epoll loop each.
 
-`load` says what to send, `templates` writes one frame for a protocol, `ring` holds many of them ready and writes
-only due times and numbers into them, `sender` keeps the connections busy, `receiver` takes what is delivered.
+`load` says what to send. `protocols` knows how one frame is written in each protocol (`rocketmq`, `nats`, `lines`).
+`ring` holds many frames ready and writes only due times and numbers into them. `sender` keeps the connections busy, or
+`native` does so in C. `receiver` takes what is delivered, by `intake` or, for pops, by `popper`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Pages of measurements: one HTML text each, with its pictures inside, that needs no network.
 
-Everything below is pure: figures in, text out. `histogram` counts. The modules in `charts` draw; `canvas` turns one
-drawing into inline SVG. They load matplotlib when something is drawn. `page` writes the HTML around the pictures.
-`lateness_page` and `bench_page` compose their pages. ``python -m bench.report DIR`` draws the page of a folder again.
+Everything below is pure: figures in, text out. The modules in `charts` draw; its `canvas` turns one drawing into inline
+SVG. They load matplotlib when something is drawn. `pieces` has the sections of the pages and the HTML around the
+pictures. `lateness_page` and `bench_page` compose their pages. ``python -m bench.report DIR`` draws the page of a
+folder again.
 """
 
 from __future__ import annotations

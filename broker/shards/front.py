@@ -127,7 +127,7 @@ class Front:
     # ------------------------------------------------------------------------------------------------ links
 
     def link(self, index: int) -> int:
-        """Make a link for a shard's new process. Returns the descriptor it inherits; `close_end` closes it here."""
+        """Make a link for a shard's new process. Returns the descriptor that it inherits; the caller closes it here."""
         ours, theirs = socket_pair()
         self._links[index] = self._server.adopt(ours, ("127.0.0.1", index), SHARDS_PORT)
         return theirs.detach()

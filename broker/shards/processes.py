@@ -1,7 +1,7 @@
 """The processes of shards: how each is started, and its log lines, which come through a pipe into the one log.
 
 A shard writes each log record as a line of JSON to its standard output (`pipe_logging`). The supervisor reads them in
-a thread for each shard and logs them under the shard's name (`read_log`). A line that is no such record (a traceback
+a thread for each shard and logs them under the shard's name. A line that is no such record (a traceback
 of the interpreter, say) is logged as it is. So there is one log, rotated by one process, in the order of arrival.
 """
 

@@ -22,8 +22,8 @@ Damage
     file has a CRC-32 over its entries, kept in memory and in ``timewheel/progress``. A restart compares them (`verify`)
     and derives damaged files again.
 
-Never more than one thread may be in `flush`, `load`, `forget_files`, `delete_before`; `add` and `settle` are called
-under the append lock, as is `ConsumeQueues.append`; everything else from any thread.
+Never more than one thread may be in `flush`, `load`, `delete_before`; `add` and `settle` are called under the append
+lock, as is `ConsumeQueues.append`; everything else from any thread.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import re
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import click
 import pytest
 
 from broker import cli
-from tests.house.test_architecture import PACKAGES, ROOT, name_of, nodes_of, tree_of
+from tests.house.test_architecture import ALL, PACKAGES, ROOT, name_of, nodes_of, tree_of
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -168,6 +169,53 @@ def test_what_a_document_names_is_there(path: Path) -> None:
 )
 def test_the_rule_sees_what_is_gone(text: str, missing: list[str]) -> None:
     assert gone(text) == missing
+
+
+PROGRAMS = {"df"}
+"""Names of other programs, as docstrings mark them."""
+
+
+@functools.cache
+def _words_of_the_source() -> frozenset[str]:
+    """Every name that the source has, the folders and modules, and words that are texts of it (keys, fields)."""
+    found = {*dir(builtins), *PROGRAMS, (ROOT / "bench/generator/native.c").read_text("utf-8")}
+    for path in ALL:
+        found.add(name_of(path))
+        for node in nodes_of(path):
+            if isinstance(node, ast.Name):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                found.add(node.attr)
+            elif isinstance(node, ast.arg):
+                found.add(node.arg)
+            elif isinstance(node, ast.alias | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.ImportFrom):
+                found.add(node.module or "")
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
+                found.add(node.value)
+    return frozenset(re.findall(r"\w+", " ".join(found)))
+
+
+def gone_names(text: str) -> list[str]:
+    """Single names in a docstring, between single backticks, that the source does not have anywhere."""
+    names = re.findall(r"(?<!`)`([A-Za-z_]\w*)(?:\(\))?`(?!`)", text)
+    return [name for name in names if name not in _words_of_the_source()]
+
+
+def test_a_single_name_in_a_docstring_is_there() -> None:
+    wrong = [
+        f"{name_of(path)}:{getattr(node, 'lineno', 1)}: {name}"
+        for path in ALL
+        for node in nodes_of(path)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for name in gone_names(ast.get_docstring(node) or "")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_single_name_that_is_gone_is_seen() -> None:
+    assert gone_names("Call `no_such_name`, or `put_batch`, ``no_such_key``.") == ["no_such_name"]
 
 
 @pytest.mark.parametrize("package", (*PACKAGES, "tests"))
