@@ -19,7 +19,7 @@ LAYOUT = "remoting/layout/"
 OWN_FORMATS = {
     "bench/generator/intake.py": "frames of the wire",
     "bench/generator/lines.py": "the lines of other systems and their stamps",
-    "bench/generator/pop_frames.py": "frames of the wire, and their records as a consumer reads them",
+    "bench/generator/pop_frames.py": "frames of the wire, and the two numbers of a body",
     "bench/generator/popper.py": "frames of the wire",
     "bench/generator/rocketmq.py": "batches and frames of the wire",
     "bench/lateness/logs/delays.py": "keys of a table in memory",
