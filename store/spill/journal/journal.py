@@ -205,8 +205,8 @@ class Journal:
             self.clear()
         except StoreError as again:
             raise StoreDoubtError(
-                f"{error}; the bytes that the failed write has left in the journal cannot be cleared ({again}). No "
-                "message is accepted until they are. A crash before that may bring their messages back"
+                f"{error}; the bytes that the failed write left in the journal cannot be cleared ({again}). Nothing "
+                "is accepted until they are. Whether a start after a crash before that counts them is not known"
             ) from error
 
     def clear(self) -> None:
