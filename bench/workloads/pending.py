@@ -1,4 +1,4 @@
-"""Very many pending messages: memory, disk and idle processor time with them; a clean stop, and a start.
+"""Very many pending messages: memory, disk and idle processor time with them; a clean stop, a kill, and starts.
 
 `restart` and `memory` show two parts of the same runs, so ``all`` makes these runs only once.
 """
@@ -33,7 +33,7 @@ def memory(session: Session) -> Section:
 
 
 def restart(session: Session) -> Section:
-    """Show how soon a system with pending messages serves again after a stop."""
+    """Show how soon a system with pending messages serves again after a stop, and after SIGKILL."""
     return _sections(session)[1]
 
 
@@ -86,7 +86,8 @@ def _measure(session: Session, weight: Section, back: Section, system: System, c
             weight.note(f"{system.title} did not take {count:,} messages")
             return
         _weigh(session, weight, system, running, case, count, empty)
-        _come_back(session, back, system, running, case, load)
+        if _come_back(session, back, system, running, case, load):
+            _come_back(session, back, system, running, {**case, "after": "kill -9"}, load, killed=True)
 
 
 def _weigh(
@@ -107,8 +108,16 @@ def _weigh(
     add(system.name, case, "idle", "% of a core", "lower", round(idle * 100, 2))
 
 
-def _come_back(session: Session, section: Section, system: System, running: Running, case: Case, load: Load) -> None:
-    """Stop a system while messages come due, start it again, and measure when it serves."""
+def _come_back(
+    session: Session,
+    section: Section,
+    system: System,
+    running: Running,
+    case: Case,
+    load: Load,
+    killed: bool = False,
+) -> bool:
+    """End a system while messages come due, start it again, and measure when it serves. False: it does not."""
     ticks = dataclasses.replace(
         load,
         connections=1,
@@ -119,9 +128,12 @@ def _come_back(session: Session, section: Section, system: System, running: Runn
         first_number=TICK_NUMBERS,
     )
     session.generate(ticks)
-    begin = time.perf_counter()
-    running.stop()
-    section.add(system.name, case, "clean stop", "s", "lower", round(time.perf_counter() - begin, 3))
+    if killed:
+        running.kill()
+    else:
+        begin = time.perf_counter()
+        running.stop()
+        section.add(system.name, case, "clean stop", "s", "lower", round(time.perf_counter() - begin, 3))
     time.sleep(1)
     with session.receiving(system, running, "Bench", QUEUES, reconnect=True) as catch:
         started_ms = time.time() * 1000
@@ -129,7 +141,7 @@ def _come_back(session: Session, section: Section, system: System, running: Runn
         seconds = first_accepted(dataclasses.replace(load, kind="normal", topic="Other", count=0), START_SECONDS)
         if seconds is None:
             section.note(f"{system.title} took no message within {START_SECONDS:.0f} s of its start")
-            return
+            return False
         section.add(system.name, case, "start to first accepted", "s", "lower", round(seconds, 3))
         time.sleep(3 if session.quick else 8)
         came = catch.wait(1 << 62, time.time() * 1000)
@@ -138,6 +150,7 @@ def _come_back(session: Session, section: Section, system: System, running: Runn
     after = stamps[(stamps >= started_ms * 1000) & (came.rows[:, 0] >= TICK_NUMBERS)]
     if not len(after):
         section.note(f"{system.title} delivered nothing in the first seconds after its start")
-        return
+        return True
     first = (int(after.min()) / 1000 - started_ms) / 1000
     section.add(system.name, case, "start to first due delivered", "s", "lower", round(first, 3))
+    return True

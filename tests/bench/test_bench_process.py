@@ -43,6 +43,28 @@ def test_send_measures_our_broker_and_cleans_up(tmp_path: Path) -> None:
     assert list(stores.iterdir()) == []
 
 
+@pytest.mark.process
+def test_restart_measures_a_start_after_a_clean_stop_and_after_a_kill(tmp_path: Path) -> None:
+    (tmp_path / "stores").mkdir()
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "broker.cli", "bench", "restart", "--quick", "--peers", "", "--pending", "1000"),
+            *("--out", str(tmp_path / "out"), "--dir", str(tmp_path / "stores")),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    content = json.loads((tmp_path / "out" / "results.json").read_text())
+    found = {(f["case"].get("after", ""), f["metric"]): f["median"] for f in content["sections"][0]["figures"]}
+    starts = {(after, f"start to first {what}") for after in ("", "kill -9") for what in ("accepted", "due delivered")}
+    assert found.keys() == {("", "clean stop"), *starts}
+    assert all(value > 0 for value in found.values())
+
+
 def processes_of(place: Path) -> list[str]:
     """The command lines that name a folder."""
     found = []
