@@ -19,13 +19,15 @@ from tests.simulation.kinds import Violation
 from tests.simulation.life import Life
 from tests.simulation.rot import Rotten
 from tests.simulation.world import World
+from tests.support.examples import TIMES
 
 pytestmark = pytest.mark.pure
 
 SEEDS = 40
 """The suite's; `./run soak` runs others for as long as it is told to."""
 SHARE = 0.02
-FRESH_SECONDS = 20
+FRESH_SECONDS = 20 * min(TIMES, 1)
+"""Fewer in `./run test --quick`: of each half one seed at least."""
 FOUND_ROT = (236954144593, 700002231, 700003275, 700003630, 910000429)
 """A sweeper that stands still between its append and its count: what is in the log is pending to the limits. Rows of
 delay keys that a killed process had not synced, a start that relied on them, and a power cut. Cancels of what cannot be

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["examples"]
+__all__ = ["TIMES", "examples"]
 
 TIMES = float(os.environ.get("TIMEWHEEL_EXAMPLES") or 1)
 

@@ -102,6 +102,7 @@ LONG = (
     "tests/fuzz/test_fuzz.py::test_an_input_that_holds_the_loop",
     "tests/fuzz/test_fuzz.py::test_memory_beyond",
     "tests/packaging/",
+    "tests/service/test_batch_world.py::test_nothing_is_lost_early_or_twice[123200000]",
     "tests/service/test_commands.py::test_verdicts_outlive",
     "tests/service/test_planted_bugs.py",
     "tests/service/test_process_listen.py::test_bad_input_and",
