@@ -41,6 +41,8 @@ MODELS = (
 )
 PROXIES = ("tests/interop/test_proxy_languages.py", "tests/interop/test_proxy_clients.py")
 """Skipped where Java, Node or Go is missing."""
+STOCK = ("tests/interop/test_stock_clients.py", "tests/interop/test_listen_clients.py")
+"""The same."""
 INPUTS_PER_MINUTE = 1_000_000
 """More than any machine gets through: `--minutes` ends the run."""
 
@@ -101,6 +103,7 @@ def parts_of(minutes: float, jobs: int, seed: int, folder: Path) -> list[Part]:
         ),
         part("models", "-m pytest -q", *MODELS, TIMEWHEEL_EXAMPLES=times),
         part("RocketMQ 5 clients", "-m pytest -q", *PROXIES, TIMEWHEEL_PROXY_MESSAGES="1000"),
+        part("stock clients", "-m pytest -q", *STOCK, TIMEWHEEL_STOCK_MESSAGES="1000"),
         part("every call", "-m pytest -q tests/faults/test_every_call.py", TIMEWHEEL_EVERY_CALL="1"),
         part("races", "-m pytest -q tests/faults/test_pending_races.py", TIMEWHEEL_RACES="100000"),
         part("stopped for long", "-m pytest -q tests/faults/test_time_stands_still.py", TIMEWHEEL_STOPPED_SECONDS="30"),

@@ -25,10 +25,10 @@ def test_a_part_can_be_started(part: soak.Part) -> None:
             assert f'"{word}"' in known, f"{part.command[1]} has no {word}"
         if word.startswith("tests/"):
             text = (soak.ROOT / word).read_text()
-            for helper in ("examples", "proxy_ledger"):
-                if f"tests.support.{helper} " in text:
-                    text += (soak.ROOT / f"tests/support/{helper}.py").read_text()
-            assert all(name in text for name in part.environment)
+            for helper in ("support/examples", "support/proxy_ledger", "interop/workload"):
+                if f"tests.{helper.replace('/', '.')} " in text:
+                    text += (soak.ROOT / f"tests/{helper}.py").read_text()
+            assert all(name in text for name in part.environment), word
 
 
 def test_seeds_are_the_fresh_ones() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from remoting.messages.properties import get_property
 from service.running.entries import DELAY_ID, REJECTED_TOPIC
+from tests.interop.workload import COUNT
 from tests.interop.workload import NUMBER as OF_THE_DRIVER
 from tests.service.process_cluster import ENTRY, NUMBER, Copies, RealCluster, now_ms
 from tests.support.apache import apache_jars
@@ -78,22 +79,22 @@ def fair(copies: Copies, numbers: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_thousand_of_each(apache: tuple[RealCluster, list[str]], name: str, tmp_path: Path) -> None:
+def test_many_of_each(apache: tuple[RealCluster, list[str]], name: str, tmp_path: Path) -> None:
     cluster, fronts = apache
     topic = f"orders-{name.partition('-')[0]}"
     client = need(lambda: Client(name, ";".join(fronts), tmp_path))
     try:
         client.consume("c", f"consumers-{topic}", {topic: "a"})
         due_ms = now_ms() + 15_000
-        sent = client.produce("p", f"producers-{topic}", workload(topic, 2000, due_ms), PATIENCE_S)
-        assert len(sent) == 2000
-        events = client.wait_received("c", 2000, PATIENCE_S)
+        sent = client.produce("p", f"producers-{topic}", workload(topic, 2 * COUNT, due_ms), PATIENCE_S)
+        assert len(sent) == 2 * COUNT
+        events = client.wait_received("c", 2 * COUNT, PATIENCE_S)
         let_pass(5)  # for copies that should not come
         events = client.received("c")
     finally:
         client.stop()
     counts = Counter(int(event["properties"][NUMBER]) for event in events)
-    assert counts.keys() == set(range(2000))
+    assert counts.keys() == set(range(2 * COUNT))
     for event in events:
         number = int(event["properties"][NUMBER])
         assert event["properties"]["colour"] == "blue \u00e9"
@@ -101,8 +102,8 @@ def test_a_thousand_of_each(apache: tuple[RealCluster, list[str]], name: str, tm
         if number % 2:
             assert event["received_ms"] >= due_ms + number * 10
     copies = cluster.read(topic)
-    fair(copies, range(2000))
-    assert {message.body for message in copies.messages} == {b"body %d" % number for number in range(2000)}
+    fair(copies, range(2 * COUNT))
+    assert {message.body for message in copies.messages} == {b"body %d" % number for number in range(2 * COUNT)}
     assert not cluster.read(REJECTED_TOPIC).messages
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import random
 from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
+    "COUNT",
     "KINDS",
     "LEVEL_MS",
     "NUMBER",
@@ -25,6 +27,8 @@ __all__ = [
 ]
 
 NUMBER = "it_n"
+COUNT = int(os.environ.get("TIMEWHEEL_STOCK_MESSAGES", "300"))
+"""Messages of a kind: clients, brokers and the comparison work on each. `./run soak` has more."""
 LEVEL_MS = {1: 1_000, 2: 5_000, 3: 10_000}
 TAGS = [None, "A", "B", "C", "Größe"]
 WORDS = ["order", "заказ", "注文", "a b", "=", "x" * 40, "ü", "0", "null", "{json: 1}"]
@@ -43,7 +47,7 @@ class Kind:
     mode: str = "sync"
     batch: int = 0
     tags: str = "*"
-    count: int = 1_000
+    count: int = COUNT
 
 
 KINDS = {
