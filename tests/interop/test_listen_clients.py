@@ -16,7 +16,7 @@ from tests.interop.workload import COUNT
 from tests.interop.workload import NUMBER as OF_THE_DRIVER
 from tests.service.process_cluster import ENTRY, NUMBER, Copies, RealCluster, now_ms
 from tests.support.apache import apache_jars
-from tests.support.clients import Client
+from tests.support.clients import Client, was_out_of_time
 from tests.support.need import need
 from tests.support.ports import free_port
 from tests.support.wait import let_pass
@@ -194,7 +194,12 @@ def test_transactions(apache: tuple[RealCluster, list[str]], name: str, tmp_path
 
 
 def test_an_instance_is_killed(apache: tuple[RealCluster, list[str]], tmp_path: Path) -> None:
-    """What the producer was told is stored comes once; it only tries again."""
+    """What the producer was told is stored comes once; it tries the rest again.
+
+    Of its two threads each may have a send under way. Java's client tries these again as soon as the connection ends,
+    but now and then it waits for the answer until its time is over (one run of eight, on a busy machine). Nobody knows
+    whether such a send is stored: it may come once.
+    """
     cluster, fronts = apache
     client = need(lambda: Client("java-5.5.0", ";".join(fronts), tmp_path))
     try:
@@ -204,13 +209,15 @@ def test_an_instance_is_killed(apache: tuple[RealCluster, list[str]], tmp_path: 
         client.wait("p", "sent", PATIENCE_S, 300)
         cluster.services[0].kill()
         client.wait("p", "produced", PATIENCE_S)
-        assert not client.events("p", "send_failed")
-        assert len(client.events("p", "sent")) == 2000
+        waited = {event["n"]: event["error"] for event in client.events("p", "send_failed")}
+        assert len(waited) <= 2 and all(map(was_out_of_time, waited.values())), waited
+        told = {event["n"] for event in client.events("p", "sent")}
+        assert told | waited.keys() == set(range(2000))
     finally:
         client.stop()
-    copies = cluster.wait_delivered(2000, PATIENCE_S, "orders-kill")
+    copies = cluster.wait_delivered(len(told), PATIENCE_S, "orders-kill")
     let_pass(5)
     copies = cluster.read("orders-kill")
-    fair(copies, range(2000))
+    fair(copies, sorted(told))
     entries = Counter(number for number in cluster.read(ENTRY).found if number >= 0)
     assert entries
