@@ -197,7 +197,7 @@ def test_an_instance_is_killed(apache: tuple[RealCluster, list[str]], tmp_path: 
     """What the producer was told is stored comes once; it tries the rest again.
 
     Of its two threads each may have a send under way. Java's client tries these again as soon as the connection ends,
-    but now and then it waits for the answer until its time is over (one run of eight, on a busy machine). Nobody knows
+    but now and then it waits for the answer until its time is over (3 of 13 runs, on a busy machine). Nobody knows
     whether such a send is stored: it may come once.
     """
     cluster, fronts = apache
