@@ -45,7 +45,8 @@ def run_job(engine: Engine, job: Job, say: Say, state: StateFolder | None = None
         state.narrow(job)
     count = len(job.plans)
     what = f"reading {job.log_bytes / 1e6:,.0f} MB of {count} log{'s' if count != 1 else ''}"
-    say(what + (f", {job.waiting_bytes / 1e6:,.0f} MB of messages that wait" if job.waiting_bytes >= 500_000 else ""))
+    waiting = job.waiting_bytes
+    say(what + (f", {waiting / 1e6:,.0f} MB of messages that wait" if waiting >= 500_000 else ""))
     assert job.as_of_ms is not None
     names = [source.name for source in job.sources]
     whole = engine.sums(job) if state is None else state.count(engine, job)

@@ -138,6 +138,7 @@ def shown_with(records: list[bytes], topic: str, more: list[bytes]) -> list[byte
 
 
 def _with(record: bytes, name: bytes, more: bytes) -> bytes | None:
+    # The checks of `_parts` without the body's checksum, and the proof compared as bytes: this is a pop's hot path.
     size = len(record)
     if size < RECORD_BYTES_MIN or record[SYS_FLAG_LOW_AT] & HOSTS_V6:
         return None

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,50 +16,41 @@ from tests.support.wait import happens
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.process
-def test_send_measures_our_broker_and_cleans_up(tmp_path: Path) -> None:
-    stores = tmp_path / "stores"
-    stores.mkdir()
+def measured(tmp_path: Path, within_s: float, *arguments: str) -> tuple[str, dict[str, Any]]:
+    """Run a quick benchmark of our broker; its standard output, and its results."""
+    (tmp_path / "stores").mkdir()
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "broker.cli", "bench", "send", "--quick", "--peers", "", "--seconds", "0.3"),
-            *("--kind", "timed far", "--shape", "16x1", "--shape", "16x1 b100", "--flush", "SYNC_FLUSH"),
-            *("--out", str(tmp_path / "out"), "--dir", str(stores)),
+            *(sys.executable, "-m", "broker.cli", "bench", "--quick", "--peers", "", *arguments),
+            *("--out", str(tmp_path / "out"), "--dir", str(tmp_path / "stores")),
         ],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=within_s,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "16x1 b100" in done.stdout
-    content = json.loads((tmp_path / "out" / "results.json").read_text())
+    return done.stdout, json.loads((tmp_path / "out" / "results.json").read_text())
+
+
+@pytest.mark.process
+def test_send_measures_our_broker_and_cleans_up(tmp_path: Path) -> None:
+    kinds = ("--kind", "timed far", "--shape", "16x1", "--shape", "16x1 b100", "--flush", "SYNC_FLUSH")
+    said, content = measured(tmp_path, 120, "send", "--seconds", "0.3", *kinds)
+    assert "16x1 b100" in said
     accepted = [f for f in content["sections"][0]["figures"] if f["metric"] == "accepted"]
     assert [figure["case"]["shape"] for figure in accepted] == ["16x1", "16x1 b100"]
     assert all(figure["median"] > 0 for figure in accepted)
     assert content["machine"]["limits"]["disk_append_sync_us"] > 0
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert all(f"{round(figure['median']):,}" in page for figure in accepted)
-    assert list(stores.iterdir()) == []
+    assert list((tmp_path / "stores").iterdir()) == []
 
 
 @pytest.mark.process
 def test_restart_measures_a_start_after_a_clean_stop_and_after_a_kill(tmp_path: Path) -> None:
-    (tmp_path / "stores").mkdir()
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "broker.cli", "bench", "restart", "--quick", "--peers", "", "--pending", "1000"),
-            *("--out", str(tmp_path / "out"), "--dir", str(tmp_path / "stores")),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    content = json.loads((tmp_path / "out" / "results.json").read_text())
+    _, content = measured(tmp_path, 240, "restart", "--pending", "1000")
     found = {(f["case"].get("after", ""), f["metric"]): f["median"] for f in content["sections"][0]["figures"]}
     starts = {(after, f"start to first {what}") for after in ("", "kill -9") for what in ("accepted", "due delivered")}
     assert found.keys() == {("", "clean stop"), *starts}
