@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from remoting.messages.message import encode_host
+from tests.interop.guests import Hosts
 from tests.interop.workload import NUMBER, small_message
 from tests.support.admin import MqAdmin
 from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
@@ -23,6 +24,7 @@ from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
 
+Borrow = Callable[..., Client]
 StartClient = Callable[[str, str], Client]
 Broker = OurBroker | ApacheBroker
 CLIENTS = ["java-5.5.0", "go-v2"]
@@ -57,6 +59,21 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         names.stop()
 
 
+@pytest.fixture(scope="module")
+def hosts(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """The clients that the tests on a broker share; they end before it."""
+    made = Hosts(broker.namesrv, tmp_path_factory)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def borrow(broker: Broker, hosts: Hosts, start_client: StartClient) -> Iterator[Borrow]:
+    """Borrow a client of Java's. One of Go's is started: it costs little, and its producers share what asks them."""
+    with hosts.lent() as lent:
+        yield lambda name: lent(name) if name.startswith("java") else start_client(name, broker.namesrv)
+
+
 def _prepare(broker: Broker, topic: str, group: str) -> None:
     with Wire(broker.address) as wire:
         wire.create_topic(topic)
@@ -81,12 +98,12 @@ def _records(broker: Broker, topic: str) -> list[Record]:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_every_outcome(broker: Broker, start_client: StartClient, name: str) -> None:
+def test_every_outcome(broker: Broker, borrow: Borrow, name: str) -> None:
     """Committed at once or when asked: delivered once. Rolled back: never. Undecided for ever: to the discard topic."""
     commit, rollback, unknown = "COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"
     topic = "transacted-" + name.partition("-")[0]
     _prepare(broker, topic, f"{topic}-c")
-    client = start_client(name, broker.namesrv)
+    client = borrow(name)
     client.consume("c", f"{topic}-c", {topic: "*"})
     messages = [
         _message(0, topic, commit),
@@ -159,13 +176,13 @@ def patient(broker: Broker) -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_dead_producers_group_is_asked(patient: Broker, start_client: StartClient, name: str) -> None:
+def test_a_dead_producers_group_is_asked(patient: Broker, borrow: Borrow, start_client: StartClient, name: str) -> None:
     """The producer is killed with its transactions open; another one of its group knows the answers."""
     broker = patient
     topic = "orphaned-" + name.partition("-")[0]
     _prepare(broker, topic, f"{topic}-c")
     group = f"{topic}-p"
-    heir = start_client(name, broker.namesrv)
+    heir = borrow(name)
     heir.consume("c", f"{topic}-c", {topic: "*"})
     answers = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE"]
     known = [_message(n, topic, "UNKNOW", answers[n % 2]) for n in range(10)]
@@ -185,11 +202,11 @@ def test_a_dead_producers_group_is_asked(patient: Broker, start_client: StartCli
     assert _numbers(heir.received("c")) == Counter([0, 2, 4, 6, 8, 10])
 
 
-def test_what_was_given_up_is_asked_about_again(broker: Broker, start_client: StartClient, tmp_path: Path) -> None:
+def test_what_was_given_up_is_asked_about_again(broker: Broker, borrow: Borrow, tmp_path: Path) -> None:
     """An administrator resumes it; its producer, which did not know before, commits it now: delivered once."""
     topic = "resumed"
     _prepare(broker, topic, f"{topic}-c")
-    client = start_client("java-5.5.0", broker.namesrv)
+    client = borrow("java-5.5.0")
     client.consume("c", f"{topic}-c", {topic: "*"})
     answers = ["UNKNOW"] * CHECK_MAX + ["COMMIT_MESSAGE"]
     client.command("transact", id="p", group=f"{topic}-p", messages=[_message(0, topic, "UNKNOW", *answers)])
