@@ -22,9 +22,11 @@ deliveries since the last progress     are in target queues that the progress na
 So of the older part only the *contents* of what is not done are missing. A backfilled entry can be delivered at once.
 
 Not known before the backfill is whole: rolls (the place of an entry that was rolled), and commands without a verdict.
-So verdicts wait for it, if they are about an entry of this part. And if a record behind ``read`` cannot be read, which
-may be the verdict on one of these commands, the takeover waits for it, too. Then these commands are decided again, as
-if everything had been read in its order: not those before a command on the same entry whose verdict could be read.
+So verdicts wait for it, if they are about an entry of this part.
+
+If a record behind ``read`` cannot be read, it may be the verdict on one of these commands. What to do then depends on
+the order of the records, also of those that are left out here. So such a takeover begins anew, and reads everything in
+its order (`service.core.shard.Shard.needs_all`).
 """
 
 from __future__ import annotations
@@ -41,10 +43,7 @@ from service.core.takeovers import Takeovers
 __all__ = ["Backfill"]
 
 SKIP_MIN = 1024
-"""Done records are left out where at least so many follow each other: pulls ahead are for a queue without gaps.
-
-Not while something behind could not be read: among them may be a roll by which a command names its entry.
-"""
+"""Done records are left out where at least so many follow each other: pulls ahead are for a queue without gaps."""
 MISSING_MAX = 65_536
 """Most gaps that are remembered: the first ones."""
 
@@ -57,14 +56,10 @@ class Backfill:
     """
 
     __slots__ = (
-        "_changed",
-        "_dark",
-        "_judged",
         "_known",
         "_missing",
         "at",
         "commands",
-        "is_blind",
         "origins",
         "rolls",
         "skip_min",
@@ -75,8 +70,6 @@ class Backfill:
         self.at = at
         """The offset to be read next."""
         self.until = until
-        self.is_blind = False
-        """True if something behind could not be read: then nothing is owned before this is whole."""
         self.skip_min = SKIP_MIN
         self.commands: list[Line] = []
         """Those that had no verdict when the progress was written."""
@@ -85,9 +78,6 @@ class Backfill:
         self.origins = array("q")
         """Beside each roll the entry that a sender wrote."""
         self._known = known or DoneEntries()
-        self._judged: set[int] = set()
-        self._dark = -1  # the last record behind this part that could not be read
-        self._changed: dict[int, int] = {}  # entries with a readable verdict behind such a record: see `settle`
         self._missing: list[tuple[int, int]] = []  # records that no answer had, from where to where
 
     @property
@@ -102,19 +92,6 @@ class Backfill:
     def concerns(self, offset: int) -> bool:
         """True if an offset is in this part and that is not whole."""
         return offset < self.until and self.at < self.until
-
-    def unreadable(self, offset: int) -> None:
-        """Note that a record behind this part cannot be read."""
-        if not self.is_whole:
-            self.is_blind, self._dark = True, offset
-
-    def judged(self, verdict: Line, *, changes: bool) -> None:
-        """Note that a verdict was read behind this part, and whether it changes its entry."""
-        if self.concerns(verdict.about):
-            self._judged.add(verdict.about)
-        if changes and self.is_blind:
-            entry = verdict.entry if verdict.origin < 0 else verdict.origin
-            self._changed[entry] = max(min(verdict.about, self._dark), self._changed.get(entry, -1))
 
     def read(self, lines: Sequence[Line], next_offset: int, done: DoneEntries, takeovers: Takeovers) -> list[Line]:
         """Process records in order; returns the entries and rolls that wait. ``next_offset``: where to read on."""
@@ -139,7 +116,7 @@ class Backfill:
                 done.add(line.offset)
         self._miss(min(next_offset, self.until))
         ahead = self._known.next_pending(self.at, self.until)
-        if ahead - self.at >= self.skip_min and not self.is_blind:
+        if ahead - self.at >= self.skip_min:
             self.at = ahead
         return waiting
 
@@ -160,26 +137,12 @@ class Backfill:
         parts = ((first, min(end, until)) for first, end in self._missing if first < until)
         return any(done.next_pending(first, end) < end for first, end in parts)
 
-    def hand_over(self, commands: CommandTable, done: DoneEntries) -> list[int]:
-        """Once this is whole: give the table what was found; returns commands that need no verdict any more."""
-        commands.join(*self._open_commands(done), self.rolls, self.origins)
-        settled: list[int] = []
-        if self.is_blind:
-            settled = commands.settle(self._changed)
-            commands.ask_again()
-        self.is_blind = False
+    def hand_over(self, commands: CommandTable, done: DoneEntries) -> None:
+        """Once this is whole: give the table what was found."""
+        commands.join([line for line in self.commands if line.offset not in done], self.rolls, self.origins)
         self.commands, self.rolls, self.origins, self._known = [], array("q"), array("q"), DoneEntries()
-        self._judged.clear()
-        self._changed.clear()
-        return settled
 
     @staticmethod
     def _is_valid(line: Line, takeovers: Takeovers) -> bool:
         generation = takeovers.before(line.offset + 1)  # a roll may itself prove the takeover
         return line.generation == generation >= 0 and max(line.about, line.entry) < line.offset
-
-    def _open_commands(self, done: DoneEntries) -> tuple[list[Line], list[Line]]:
-        """Commands without a verdict; and moves that have one by a later progress, which was not read behind here."""
-        asked = [line for line in self.commands if line.offset not in done]
-        moves = (line for line in self.commands if line.kind is LineKind.MOVE and line.offset in done)
-        return asked, [line for line in moves if line.offset not in self._judged]

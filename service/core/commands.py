@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -201,37 +201,15 @@ class CommandTable:
         self.moves |= moves
         self.changing |= moves
 
-    def join(self, asked: Sequence[Line], answered: Sequence[Line], rolls: array[int], origins: array[int]) -> None:
-        """Add what an earlier part of the queue has: open commands, moves whose verdict was not read, and rolls.
+    def join(self, asked: Sequence[Line], rolls: array[int], origins: array[int]) -> None:
+        """Add what an earlier part of the queue has: open commands, and rolls.
 
         ``origins``: beside each roll the entry that a sender wrote.
         """
         self.asked = dict(sorted((self.asked | {line.offset: line for line in asked}).items()))
-        self._answered |= {line.offset: line for line in answered}
         self._rolls, self._origins = rolls + self._rolls, origins + self._origins
         for offset in [offset for offset in self.cancelled if self.origin_of(offset) not in self.cancelled]:
             self.cancel(offset)  # an earlier version's verdict on a roll does not name the sender's entry
-
-    def settle(self, changed: Mapping[int, int]) -> list[int]:
-        """Drop commands whose verdict cannot be read, if a later one on the same entry has changed that.
-
-        They were decided before it. ``changed``: entries, and the offset below which all commands on each were decided.
-        Returns the dropped ones.
-        """
-        last: dict[int, int] = {}
-        for entry, below in changed.items():
-            origin = self.origin_of(entry)
-            last[origin] = max(below, last.get(origin, -1))
-        rows = [*self.asked.values(), *self._answered.values()] if last else []
-        settled = [
-            line.offset
-            for line in rows
-            if line.kind in (LineKind.CANCEL, LineKind.MOVE) and line.offset < last.get(self.origin_of(line.about), -1)
-        ]
-        for command in settled:
-            self.asked.pop(command, None)
-            self._answered.pop(command, None)
-        return settled
 
     def _sure(self, command: int) -> None:
         """Note that the verdict on a command was read, or is known to be no longer needed."""

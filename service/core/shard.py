@@ -58,6 +58,10 @@ class Shard(Deliveries):
         self.read_to = 0
         self.doubts: list[Doubt] = []
         self.backfill = Backfill()
+        self.reads_all = False
+        """True: whatever the progress says, everything is read in its order before the shard is owned."""
+        self.needs_all = False
+        """True if it was not, and a record cannot be read whose effect depends on that order. Then nothing is owned."""
         self.lease = Lease(self.timing.lease_ms)
         self._held: dict[int, int] = {}  # entry to the command or roll that was decided and not yet read
         self.takeovers = Takeovers()  # the takeovers in the part of the queue that was read
@@ -92,7 +96,7 @@ class Shard(Deliveries):
         self.done.raise_to(first_offset)
         self.takeovers.load(picture, self.read_to)
         read = picture.resumed_at()
-        if first_offset <= read:
+        if first_offset <= read and not self.reads_all:
             self._resume(picture, read)
 
     def _resume(self, picture: Picture, read: int) -> None:
@@ -125,7 +129,7 @@ class Shard(Deliveries):
 
     def fence_is_over(self, mono_ms: int) -> bool:
         """True if no other owner can deliver any more and the queue was read up to the own takeover record."""
-        return self._fence_ms is not None and mono_ms >= self._fence_ms and not self.backfill.is_blind
+        return self._fence_ms is not None and mono_ms >= self._fence_ms and not self.needs_all
 
     def settle(self, picture: Picture, wall_ms: int) -> None:
         """Take over the progress as read after the fence. Only deliveries behind its tails are unknown now.
@@ -203,9 +207,8 @@ class Shard(Deliveries):
     def _cannot_read(self, offset: int, until: int) -> None:
         """Handle a damaged or missing record: it may be a takeover that others have read, or a verdict."""
         self.takeovers.unreadable(offset, until)
-        if self.backfill.is_whole:
-            self.commands.ask_again()
-        self.backfill.unreadable(offset)
+        self.commands.ask_again()
+        self.needs_all = self.needs_all or self.backfill.until > 0
         if self.state in _BEGUN:
             self.blind_at = offset
             self._go(OwnerState.FENCED)
@@ -242,9 +245,7 @@ class Shard(Deliveries):
 
     def _see_verdict(self, line: Line) -> None:
         self._finish(line.about)
-        changes = self.commands.changes(line)
-        self.backfill.judged(line, changes=changes)
-        if changes:
+        if self.commands.changes(line):
             self._held.pop(line.entry, None)
         for offset in self.commands.saw_verdict(line, self.done):
             self._finish(offset)
@@ -254,8 +255,7 @@ class Shard(Deliveries):
         backfill, was_whole = self.backfill, self.backfill.is_whole
         waiting = backfill.read(lines, next_offset, self.done, self.takeovers)
         if backfill.is_whole and not was_whole:
-            for command in backfill.hand_over(self.commands, self.done):
-                self._finish(command)
+            backfill.hand_over(self.commands, self.done)
         return waiting
 
     def end_seen(self, asked_ms: int, end: int) -> None:

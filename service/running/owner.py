@@ -323,6 +323,7 @@ class Owner:
         waiting = self.shard.read(found.lines, pull.next_offset, mono_ms())
         self._entries_read += len(waiting)
         takeover.need_own_record(self.shard, self.claimed_at)
+        takeover.need_order(self.shard)
         for line in found.lines:
             if line.kind in COMMANDS or line.kind in (LineKind.VERDICT, LineKind.ROLL):
                 self.clerk.saw(found.messages[line.offset], line)

@@ -117,6 +117,7 @@ class DelayService:
         self._view = Membership("")
         self._known = KnownShards()
         self._fails: dict[TargetQueue, int] = {}
+        self._to_be_read: set[TargetQueue] = set()  # shards whose next owner here reads everything in its order
         self._tellers: dict[TargetQueue, Teller] = {}
         self.seen_ms: int | None = None
         """Time at which a broker last listed the members, monotonic ms."""
@@ -329,11 +330,14 @@ class DelayService:
         self._count += 1
         name = f"{self._cluster.core.client_id}#{os.urandom(4).hex()}"
         directory = self._directory / "shards" / f"{queue[1]}-{queue[2]}-{self._count}"
-        return Owner(self._cluster, queue, name, directory, self.roll_after_ms, self.tally)
+        owner = Owner(self._cluster, queue, name, directory, self.roll_after_ms, self.tally)
+        owner.shard.reads_all = queue in self._to_be_read
+        return owner
 
     async def _run(self, queue: TargetQueue, owner: Owner) -> None:
         try:
             await owner.run()
+            self._to_be_read.discard(queue)
             if owner.shard_was_lost:
                 self.tally.fenced += 1
                 self._view.vouch(owner.shard.takeovers.owner.rpartition("#")[0])
@@ -351,6 +355,8 @@ class DelayService:
                 if table.get(queue) is owner:
                     del table[queue]
             del self._runs[queue]
+            if owner.shard.needs_all:
+                self._to_be_read.add(queue)
             self._not_before[queue] = mono_ms() + self._pause_ms(queue, owner)
             self._wake.set()
 
@@ -359,5 +365,7 @@ class DelayService:
         if owner.is_leaving or owner.has_owned_ms > STEADY_MS:
             self._fails.pop(queue, None)
             return RETRY_MS if not owner.is_leaving else 0
+        if owner.shard.needs_all and not owner.shard_was_lost:
+            return 0  # the next one does not end so
         count = self._fails[queue] = self._fails.get(queue, 0) + 1
         return min(RETRY_MAX_MS, RETRY_MS << min(count - 1, 10))

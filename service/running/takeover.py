@@ -11,6 +11,7 @@ __all__ = [
     "TakeoverError",
     "expired_text",
     "need_followed",
+    "need_order",
     "need_own_record",
     "need_same_takeovers",
     "need_whole_log",
@@ -62,6 +63,12 @@ def need_followed(shard: Shard, begin: int) -> None:
     is_dark = shard.takeovers.was_unreadable(low, begin) or backfill.misses_any(begin, shard.done)
     if begin > low and (not is_read or is_dark):
         raise TakeoverError(f"{shard.name}: the cluster has deleted entries that were not followed: reading anew")
+
+
+def need_order(shard: Shard) -> None:
+    """Raise TakeoverError if a record cannot be read, and the queue was not read in its order."""
+    if shard.needs_all and shard.state is not OwnerState.FENCED:
+        raise TakeoverError(f"{shard.name}: a record cannot be read that may be a verdict: reading everything, anew")
 
 
 def whole_end(read_to: int, end: int) -> int:

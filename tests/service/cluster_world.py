@@ -69,6 +69,8 @@ class World:
         """Of that older part: records that a pull brings, how often one is made, and what is left out if it is done."""
         self.begun_early = self.sent_early = 0
         """Ownerships that began, and deliveries, before the older part was read."""
+        self.begun_anew = 0
+        """Attempts that were given up because everything has to be read."""
         self.takeovers = self.rolls = 0
         self.cancelled: set[int] = set()
         """Entries of senders with a valid verdict that they are cancelled."""
@@ -260,7 +262,7 @@ class Node:
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
-        self.cut = self.dead = self.assigned = False
+        self.cut = self.dead = self.assigned = self.reads_all = False
         self.paused_until = 0
         self.shard: Shard | None = None
         self.following = False
@@ -309,6 +311,8 @@ class Node:
 
     def step(self) -> None:
         shard = self.shard
+        if shard is not None and shard.needs_all:
+            self.begin_anew(shard)
         if shard is not None and shard.state is OwnerState.FENCED:
             shard.ended()
         if shard is None or (shard.state is OwnerState.FOLLOWER and not self.following):
@@ -336,6 +340,13 @@ class Node:
             line = Line(-1, LineKind.RELEASE, generation=shard.generation)
             self.ask(self.world.entry, lambda: self.world.append(line), lambda _: shard.ended(), shard.ended)
 
+    def begin_anew(self, shard: Shard) -> None:
+        """Give up: the next attempt reads everything in its order."""
+        self.reads_all, self.following = True, False
+        self.world.begun_anew += 1
+        if shard.state in (OwnerState.TAKING_OVER, OwnerState.READING_BACK):
+            shard.release()
+
     def begin(self) -> None:
         world, self.takes = self.world, self.takes + 1
         shard = self.shard = world.make_shard(NAME)
@@ -350,9 +361,9 @@ class Node:
         self.deciding: dict[int, int] = {}  # command to the entry that is held for it, or -1
         self.following = True
 
+        shard.reads_all, self.reads_all = self.reads_all or not world.resumes, False
+
         def load(picture: Picture) -> None:
-            if not world.resumes:
-                picture.read = -1
             shard.load(picture, 0)
             shard.backfill.skip_min = world.skip_min
             self.loaded = True

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from service.core.backfill import Backfill
-from service.core.commands import Decision
+from service.core.commands import CommandTable, Decision
+from service.core.done_entries import DoneEntries
 from service.core.lines import Line
 from service.core.progress import Picture, ProgressRecord
 from service.core.shard import MaySend, Shard
@@ -120,15 +121,27 @@ class OwnsBlind(Shard):
 
     def _cannot_read(self, offset: int, until: int) -> None:
         super()._cannot_read(offset, until)
-        self.backfill.is_blind = False
+        self.needs_all = False
+
+
+class _AnyOrder(CommandTable):
+    def saw_verdict(self, line: Line, done: DoneEntries) -> list[int]:
+        open_before = {at: (self.asked[at], origin) for at, origin in self._unsure.items() if at != line.about}
+        finished = super().saw_verdict(line, done)
+        for at, (command, origin) in open_before.items():
+            if at in finished:
+                finished.remove(at)
+                self.asked[at], self._unsure[at] = command, origin
+                self._unsure_of.setdefault(origin, []).append(at)
+        return finished
 
 
 class BlindToLaterCommands(Shard):
     """A command whose verdict cannot be read is decided again, also after a later one on its entry."""
 
-    def backfilled(self, lines: Sequence[Line], next_offset: int) -> list[Line]:
-        self.backfill._changed.clear()
-        return super().backfilled(lines, next_offset)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.commands = _AnyOrder()
 
 
 BACKFILL_BUGS: dict[str, tuple[Callable[[str], Shard], str]] = {

@@ -94,14 +94,15 @@ class HarshRottenVerdicts(RottenVerdicts, HarshWorld):
 
 if __name__ == "__main__":
     first, count = int(sys.argv[1]), int(sys.argv[2])
-    unfair = begun = rotted = 0
+    unfair = begun = rotted = anew = 0
     for seed in range(first, first + count):
         for kind in (RottenVerdicts, HarshRottenVerdicts):
             world = resuming(kind(seed)) if sys.argv[3:] else kind(seed)
             verdict = story(world)
             begun, rotted = begun + world.begun_early, rotted + len(world.rotten)
+            anew += world.begun_anew
             if any(verdict.values()):
                 unfair += 1
                 print(seed, kind.__name__, verdict, flush=True)
     print(f"{unfair} of {2 * count} stories from {first} on are not fair; {rotted} verdicts rotted")
-    print(f"{begun} ownerships began before the older part was read")
+    print(f"{begun} ownerships began before the older part was read, {anew} attempts began anew")

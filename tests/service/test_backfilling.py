@@ -15,13 +15,15 @@ from service.core.lines import LineKind
 from service.core.progress import ProgressRecord, TargetQueue
 from service.core.states import OwnerState
 from service.link.clock import mono_ms
-from service.link.cluster import Pull
+from service.link.cluster import ClusterLink, Pull
 from service.running.entries import line_of, own_record
 from service.running.owner import Owner
+from service.running.service import DelayService
 from service.running.takeover import TakeoverError
 from store.disk.errors import StoreFullError
 from tests.service.test_deleted_entries import FAR_MS, PROGRESS, QUEUE, Queues, owner_of
 from tests.support.wait import until
+from timewheel_client.consuming.pulled import BadRecord
 from timewheel_client.values.errors import ClientError
 
 COUNT = 300
@@ -37,6 +39,7 @@ class Slow(Queues):
         self.gate = asyncio.Event()
         self.below: list[int] = []
         self.faults = 0
+        self.rotten: set[int] = set()
 
     async def pull(self, queue: TargetQueue, offset: int, *, wait: bool) -> Pull:
         if queue == QUEUE and offset < READ:
@@ -45,7 +48,10 @@ class Slow(Queues):
             if self.faults:
                 self.faults -= 1
                 raise ClientError("no answer")
-        return await super().pull(queue, offset, wait=wait)
+        found = await super().pull(queue, offset, wait=wait)
+        bad = [at for at in range(offset, found.next_offset) if queue == QUEUE and at in self.rotten]
+        rotten = tuple(BadRecord(b"rotten", "a wrong CRC", at, 99) for at in bad)
+        return Pull([one for one in found.messages if one.queue_offset not in bad], found.next_offset, bad=rotten)
 
     async def connection(self, *_: object) -> None:
         return None
@@ -80,6 +86,17 @@ async def served(read: int = READ, **fields: Any) -> Slow:
     await queues.send(PROGRESS, "", progress.encode())
     await queues.send(QUEUE, *own_record(LineKind.RELEASE, TW_GENERATION=0))
     return queues
+
+
+async def moved(queues: Slow, entry: int, due_ms: int) -> tuple[int, int]:
+    """The owner that has gone has moved an entry after its last progress; returns the command and the verdict."""
+    release = queues.logs[QUEUE].pop()
+    at = await command(queues, "move", entry, f"TW_DELIVER_MS\x01{due_ms}\x02")
+    fields = {"TW_GENERATION": 0, "TW_ABOUT": at, "TW_ENTRY": entry, "TW_VERDICT": "done", "TW_DELIVER_MS": due_ms}
+    sent = await queues.send(QUEUE, *own_record(LineKind.VERDICT, **fields))
+    release.queue_offset = len(queues.logs[QUEUE])
+    queues.logs[QUEUE].append(release)
+    return at, sent.at
 
 
 async def command(queues: Slow, kind: str, about: int, more: str = "") -> int:
@@ -230,18 +247,57 @@ def test_a_move_that_comes_before_its_entry_is_read_holds(tmp_path: Path) -> Non
 
     async def story() -> None:
         queues = await served()
-        release = queues.logs[QUEUE].pop()
-        at = await command(queues, "move", 9, f"TW_DELIVER_MS\x01{MOVED_MS}\x02")
-        fields = {"TW_GENERATION": 0, "TW_ABOUT": at, "TW_ENTRY": 9, "TW_VERDICT": "done", "TW_DELIVER_MS": MOVED_MS}
-        await queues.send(QUEUE, *own_record(LineKind.VERDICT, **fields))
-        release.queue_offset = len(queues.logs[QUEUE])
-        queues.logs[QUEUE].append(release)
+        await moved(queues, 9, MOVED_MS)
         owner, task = await owning(queues, tmp_path)
         assert owner.shard.commands.changing == {5: MOVED_MS, 9: MOVED_MS}
         queues.gate.set()
         await until(lambda: not owner.shard.commands.changing)
         assert due_of(owner, 9) == due_of(owner, 5) == MOVED_MS
         await left(owner, task)
+
+    asyncio.run(story())
+
+
+def service_of(queues: Slow, folder: Path) -> DelayService:
+    return DelayService(cast(ClusterLink, queues), "127.0.0.1:1", folder, 1 << 40)
+
+
+async def ended(service: DelayService) -> bool:
+    """Have the shard taken over; True if that has ended, False if it is owned."""
+    service._take_over(QUEUE)
+    owner = service._owners[QUEUE]
+    await until(lambda: QUEUE not in service._runs or owner.shard.state is OwnerState.OWNING)
+    return QUEUE not in service._runs
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_what_cannot_be_read_may_be_a_verdict_and_then_everything_is_read(tmp_path: Path, warm: bool) -> None:
+    """Its command stands in the older part, and the sender was told that the entry is moved."""
+
+    async def story() -> None:
+        queues = await served()
+        first = queues.logs[QUEUE][200]
+        first.properties, first.body = f"TW_KIND\x01move\x02TW_ABOUT\x019\x02TW_DELIVER_MS\x01{MOVED_MS}\x02", b"-"
+        _, at = await moved(queues, 8, MOVED_MS)  # whatever it was, it cannot be read any more
+        queues.rotten.add(at)
+        queues.gate.set()
+        service = service_of(queues, tmp_path)
+        if warm:
+            service._stand_by({QUEUE})
+            await until(lambda: QUEUE not in service._runs)
+        assert warm or await ended(service), "it is owned without regard to what could not be read"
+        assert service._not_before[QUEUE] <= mono_ms() and service.tally.failed == 1 and not service.tally.takeovers
+        queues.below.clear()
+        assert not await ended(service) and queues.below[0] == 0, "not everything was read"
+        await until(lambda: verdicts(queues).keys() >= {200, at - 1})
+        cache = service._owners[QUEUE].cache
+        assert cache is not None
+        await until(lambda: not service._owners[QUEUE].shard.commands.changing)
+        assert due_of(service._owners[QUEUE], 9) == MOVED_MS == due_of(service._owners[QUEUE], 8)
+        run = service._runs[QUEUE]
+        service._owners[QUEUE].leave()
+        await run
+        assert not service._to_be_read, "the next one need not read everything"
 
     asyncio.run(story())
 

@@ -17,7 +17,7 @@ from service.core.commands import CommandTable, CommandVerdict
 from service.core.done_entries import DoneEntries
 from service.core.lines import Line, LineKind
 from service.core.progress import Picture, ProgressRecord, read_record
-from service.core.shard import READ_ON_MAX, MaySend, Shard
+from service.core.shard import READ_ON_MAX, Shard
 from service.core.states import OwnerState
 from tests.service.cluster_world import HarshWorld, Node, World, assign, resuming, story
 from tests.service.planted_backfill import BACKFILL_BUGS
@@ -233,24 +233,6 @@ def test_a_roll_that_proves_its_takeover_counts_in_the_older_part() -> None:
     assert [line.offset for line in shard.backfilled(lines, 4)] == [2] and shard.commands.place_of(0) == 2
 
 
-@pytest.mark.parametrize("fate", ["damaged", "missing"])
-def test_what_may_be_a_verdict_on_an_older_command_makes_the_takeover_wait(fate: str) -> None:
-    """Somebody was told that the entry is moved. Its command stands in the part that is read later."""
-    older = [Line(0, due_ms=5), Line(1, LineKind.TAKEOVER, owner="before"), Line(2, LineKind.MOVE, 7000, about=0)]
-    _, record = owner_that_read(older[2:])
-    unread = [Line(3, damaged=True)] * (fate == "damaged")
-    shard = successor(Picture.of([record]), [*unread, Line(4)])
-    assert shard.state is OwnerState.READING_BACK and not shard.fence_is_over(10**6)
-    shard.backfilled(older, 3)
-    assert shard.fence_is_over(10**6)
-    shard.settle(Picture.of([record]), 0)
-    assert shard.record() is not None
-    shard.saved()
-    shard.end_seen(0, shard.read_to)
-    assert shard.may_send(0, 5, 100, 100, ("T",)) is MaySend.DOUBT
-    assert shard.decide(2, 0, 5) is not None
-
-
 def test_a_cancelled_roll_is_known_by_its_first_name_before_the_roll_is_read() -> None:
     """Its verdict is read in the newer part. A second cancel was answered: too late."""
     roll = Line(2, LineKind.ROLL, generation=1, about=0, entry=0)
@@ -264,7 +246,7 @@ def test_a_cancelled_message_is_known_although_not_all_of_its_rolls_are() -> Non
     """A later roll stands where everything is done, and was left out. A move was answered: too late."""
     table, done = CommandTable(), DoneEntries(9)
     table.learn([7, 0], 0)
-    table.join([], [], array("q", [3]), array("q", [0]))
+    table.join([], array("q", [3]), array("q", [0]))
     assert table.judged(Line(9, LineKind.MOVE, 5, about=0), table.place_of(0), done, 0) is CommandVerdict.CANCELLED
 
 
