@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from service.core.progress import TargetQueue
 from service.core.states import IllegalStateError
@@ -29,17 +30,18 @@ class Deliveries:
         """True if the saved progress names a target queue, so that the next owner will search it."""
         return queue in self._named
 
-    def sending(self, offset: int, queue: TargetQueue) -> None:
-        """Note that a delivery is written to its connection now. Raises IllegalStateError if its queue is not named."""
+    def sending(self, offsets: Collection[int], queue: TargetQueue) -> None:
+        """Note that entries are written to a connection now. Raises IllegalStateError if their queue is not named."""
         if queue not in self._named:
             raise IllegalStateError(f"a delivery to {queue}, which the progress does not name")
-        self._in_flight[offset] = queue
-        self._open[queue] += 1
+        self._in_flight.update(dict.fromkeys(offsets, queue))
+        self._open[queue] += len(offsets)
 
-    def acknowledged(self, offset: int, queue: TargetQueue, at: int) -> None:
-        """Note that the target has stored an entry, at this offset of its queue."""
-        if self._in_flight.pop(offset, None) is not None:
-            self._open[queue] -= 1
+    def acknowledged(self, offsets: Collection[int], queue: TargetQueue, at: int) -> None:
+        """Note that the target has stored the entries of one request, the first one at this offset of its queue."""
+        for offset in offsets:
+            if self._in_flight.pop(offset, None) is not None:
+                self._open[queue] -= 1
         self._top[queue] = max(self._top.get(queue, 0), at + 1)
         self._raise_tail(queue)
 

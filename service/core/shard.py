@@ -280,10 +280,11 @@ class Shard(Deliveries):
         """True if this owner has the shard and its lease holds. Asked again just before each write."""
         return self.state is OwnerState.OWNING and self.lease.holds(mono_ms)
 
-    def acknowledged(self, offset: int, queue: TargetQueue, at: int) -> None:
-        """Note that the target has stored an entry, at this offset of its queue."""
-        self._finish(offset)
-        super().acknowledged(offset, queue, at)
+    def acknowledged(self, offsets: Collection[int], queue: TargetQueue, at: int) -> None:
+        """Note that the target has stored the entries of one request, the first one at this offset of its queue."""
+        for offset in offsets:
+            self._finish(offset)
+        super().acknowledged(offsets, queue, at)
 
     def _finish(self, offset: int) -> None:
         if self.done.add(offset):

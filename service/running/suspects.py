@@ -1,9 +1,10 @@
-"""Brokers that did not answer. Nothing is sent to them until they answer, so that nothing waits for them.
+"""Brokers that did not answer, and topics that nobody takes messages for.
 
-A delivery to a broker that hangs takes as long as its timeout, and so does everything that is due at the same time. So
-a broker that once did not answer is left out, and is sent cheap probes. It is used again when it has answered a probe,
-also with an error, or an earlier delivery, after `PAUSE_MIN_MS` at least. That pause becomes longer each time if
-deliveries time out although the broker answers probes.
+Nothing is sent to a broker that did not answer until it answers, so that nothing waits for it. A delivery to a broker
+that hangs takes as long as its timeout, and so does everything that is due at the same time. So a broker that once did
+not answer is left out, and is sent cheap probes. It is used again when it has answered a probe, also with an error, or
+an earlier delivery, after `PAUSE_MIN_MS` at least. That pause becomes longer each time if deliveries time out although
+the broker answers probes.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from collections.abc import Awaitable, Callable
 from service.core.progress import TargetQueue
 from timewheel_client.values.errors import BrokerError, ClientError
 
-__all__ = ["Suspects"]
+__all__ = ["ClosedTopics", "Suspects"]
 
 PAUSE_MIN_MS, PAUSE_MAX_MS = 500, 30_000
+CLOSED_MAX = 10_000
+"""Most topics that are remembered as closed; beyond it their time begins anew."""
+UNSEEN_MS = 30_000
+"""A topic that was not looked at for longer, as nothing was due for it or this machine slept, may have been open."""
 
 
 class Suspects:
@@ -70,3 +75,31 @@ class Suspects:
                 pause_ms = PAUSE_MIN_MS
         self._asking.pop(queue[1], None)
         self._well()
+
+
+class ClosedTopics:
+    """Topics of which no broker accepts writes. Times are monotonic ms.
+
+    >>> closed = ClosedTopics()
+    >>> closed.closed_ms("T", 1000), closed.closed_ms("T", 21_000), closed.closed_ms("T", 90_000)
+    (0, 20000, 0)
+    >>> closed.is_open("T"); closed.closed_ms("T", 91_000)
+    0
+    """
+
+    def __init__(self) -> None:
+        self._since_ms: dict[str, tuple[int, int]] = {}  # since when, and when that was seen last
+
+    def is_open(self, topic: str) -> None:
+        """Note that a broker accepts writes to a topic."""
+        self._since_ms.pop(topic, None)
+
+    def closed_ms(self, topic: str, mono_ms: int) -> int:
+        """Note that none does; returns for how long that has been so."""
+        if len(self._since_ms) >= CLOSED_MAX:
+            self._since_ms.clear()
+        since_ms, seen_ms = self._since_ms.get(topic, (mono_ms, mono_ms))
+        if mono_ms - seen_ms > UNSEEN_MS:
+            since_ms = mono_ms
+        self._since_ms[topic] = since_ms, mono_ms
+        return mono_ms - since_ms

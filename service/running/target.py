@@ -39,7 +39,7 @@ from service.link.parcels import Parcel, Spread, groups_of
 from service.link.targets import MISSING_MS
 from service.running.entries import REJECTED_TOPIC, delay_id_of, rejected_again
 from service.running.instance_counts import InstanceCounts
-from service.running.suspects import Suspects
+from service.running.suspects import ClosedTopics, Suspects
 from store.disk.errors import StoreClosedError, StoreError
 from store.put.plugin_api import Put, PutRecord, PutResult, PutStatus
 from timewheel_client.net.connection import ClientConnection
@@ -54,10 +54,8 @@ NAMING_MS = 1000
 ANSWER_MS = 1000
 """Longest wait of a batch for answers. A message without an answer stays in doubt; the next try finds out whether it
 was stored. Nothing else is sent to that broker until then, so messages to other brokers wait only once."""
-CLOSED_MAX = 10_000
-"""Most topics that are remembered as closed; beyond it their time begins anew."""
-UNSEEN_MS = 30_000
-"""A topic that was not looked at for longer, as nothing was due for it or this machine slept, may have been open."""
+UNASKED_MAX = 10_000
+"""Most topics that are remembered as those whose ends brokers do not tell."""
 REFUSALS_MAX = 3
 """Refusals for good of one message after which it is rejected: another broker may have taken it."""
 _OF_THE_ACCOUNT = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR})
@@ -102,7 +100,7 @@ class RemoteTarget:
         self._owner = owner
         self._loop = loop
         self._spread = Spread()
-        self._closed_ms: dict[str, tuple[int, int]] = {}  # since when no broker of a topic accepts writes; seen last
+        self._closed = ClosedTopics()
         self._suspects = Suspects(owner.cluster.end, owner.try_again)
         self._aiming: dict[TargetQueue, asyncio.Task[None]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
@@ -146,17 +144,16 @@ class RemoteTarget:
                 # A message that was not written now is not written later: its entry may be moved or rolled meanwhile.
                 parcel.result = parcel.result or PutResult(PutStatus.UNKNOWN_ERROR, remark="no answer yet")
         now_ms = wall_ms()
-        results = []
-        for parcel in parcels:
-            assert parcel.result is not None
-            if parcel.result.status is PutStatus.PUT_OK:
-                parcel.result.store_ms = now_ms
-            results.append(parcel.result)
+        results = [parcel.result for parcel in parcels if parcel.result is not None]
+        for result in results:
+            if result.status is PutStatus.PUT_OK:
+                result.store_ms = now_ms
         return results
 
     async def _send(self, parcels: Sequence[Parcel]) -> None:
         self._spread.begin()
-        going = [parcel for parcel in parcels if self._admitted(parcel)]
+        now_ms = wall_ms(), mono_ms()
+        going = [parcel for parcel in parcels if self._admitted(parcel, *now_ms)]
         asking = [self._address(parcel) for parcel in going if not self._address_at_once(parcel)]
         if asking:
             await asyncio.gather(*asking)
@@ -194,10 +191,9 @@ class RemoteTarget:
             self._reject(parcel, why)
         return parcel
 
-    def _admitted(self, parcel: Parcel) -> bool:
-        """True if a message may be written now. If not, its result says why."""
-        owner = self._owner
-        admission = owner.shard.may_send(parcel.offset, parcel.due_ms, wall_ms(), mono_ms(), parcel.topics)
+    def _admitted(self, parcel: Parcel, wall: int, mono: int) -> bool:
+        """True if a message may be written at this time. If not, its result says why."""
+        admission = self._owner.shard.may_send(parcel.offset, parcel.due_ms, wall, mono, parcel.topics)
         if admission is MaySend.GO:
             return True
         self.outcomes[admission.name] += 1
@@ -239,7 +235,7 @@ class RemoteTarget:
 
     def _choose(self, parcel: Parcel, route: TopicRoute, key: str | None) -> None:
         """Choose among the writable queues: by the sharding key, or else in turns."""
-        self._closed_ms.pop(route.topic, None)
+        self._closed.is_open(route.topic)
         among = [queue_for_key(route.write_queues, key)] if key else route.write_queues
         well = [queue for queue in among if queue.broker_name not in self._suspects] if self._suspects else among
         if well:
@@ -249,14 +245,7 @@ class RemoteTarget:
 
     def _is_closed_for_good(self, topic: str) -> bool:
         """True if all brokers of a topic are known and none has accepted writes for `MISSING_MS`."""
-        if len(self._closed_ms) >= CLOSED_MAX:
-            self._closed_ms.clear()
-        now_ms = mono_ms()
-        since_ms, seen_ms = self._closed_ms.get(topic, (now_ms, now_ms))
-        if now_ms - seen_ms > UNSEEN_MS:
-            since_ms = now_ms
-        self._closed_ms[topic] = since_ms, now_ms
-        return now_ms - since_ms >= MISSING_MS and self._owner.cluster.targets.is_settled
+        return self._closed.closed_ms(topic, mono_ms()) >= MISSING_MS and self._owner.cluster.targets.is_settled
 
     def _reject(self, parcel: Parcel, why: str) -> None:
         """Turn a message into a rejected one."""
@@ -292,7 +281,7 @@ class RemoteTarget:
             self._owner.tell.warning(text, many=True)
             if not isinstance(error, BrokerError):
                 self._suspects.suspect(queue)
-            elif error.code == ResponseCode.NO_PERMISSION and len(self._unasked) < CLOSED_MAX:
+            elif error.code == ResponseCode.NO_PERMISSION and len(self._unasked) < UNASKED_MAX:
                 self._unasked.add(queue[0])
         else:
             self._unasked.discard(queue[0])
@@ -324,6 +313,9 @@ class RemoteTarget:
             by_one = len(group) > 1 and sent.fate is Fate.REFUSED and is_of_the_message(sent.code, sent.remark)
             if by_one or sent.fate in (Fate.STORED, Fate.UNKNOWN):
                 self._spread.answered(group, sent.fate is Fate.STORED, mono_ms())
+            if sent.fate is Fate.STORED:
+                self._stored(group, sent.at)
+                continue
             for parcel in group:
                 if by_one:  # each of them may be the reason
                     self._owner.shard.refused(parcel.offset)
@@ -339,6 +331,7 @@ class RemoteTarget:
         """Check the entries a last time and write one request, in one turn of the loop: nothing runs in between."""
         shard, queue = self._owner.shard, group[0].queue
         assert queue is not None
+        now_ms = wall_ms(), mono_ms()
         going: dict[int, Parcel] = {}
         for parcel in group:
             if parcel.result is not None or parcel.offset in going:
@@ -346,34 +339,39 @@ class RemoteTarget:
             if not shard.is_named(queue):
                 status = PutStatus.NO_PERMISSION if parcel.message.topic in self._unasked else PutStatus.UNKNOWN_ERROR
                 parcel.result = PutResult(status, remark="its queue is not named in the progress yet")
-            elif self._admitted(parcel):
+            elif self._admitted(parcel, *now_ms):
                 going[parcel.offset] = parcel
         if not going:
             return []
         messages = [parcel.message for parcel in going.values()]
         reply = self._owner.cluster.deliver_now(connection, queue, messages, self._may_write)
-        for offset in going:
-            shard.sending(offset, queue)
+        shard.sending(going, queue)
         return [([*going.values()], reply)]
 
     def _may_write(self) -> bool:
         return self._owner.shard.may_write(mono_ms())
 
+    def _stored(self, group: Sequence[Parcel], at: int) -> None:
+        """Account for a request that was stored, its first message at this offset."""
+        queue, tally, count = group[0].queue, self._owner.tally, len(group)
+        assert queue is not None
+        self.outcomes[Fate.STORED.name] += count
+        self._suspects.answered(queue[1])
+        self._owner.shard.acknowledged([parcel.offset for parcel in group], queue, at)
+        tally.delivered += count
+        tally.rejected += count * (queue[0] == REJECTED_TOPIC)
+        tally.lateness.add(wall_ms(), sorted([parcel.due_ms for parcel in group]))
+        result = PutResult(PutStatus.PUT_OK)
+        for parcel in group:
+            parcel.result = result
+            self._refusals.pop(parcel.offset, None)
+
     def _account(self, parcel: Parcel, sent: Sent) -> None:
+        """Account for a message that was not stored, or of which that is not known."""
         shard, queue = self._owner.shard, parcel.queue
         assert queue is not None
         self.outcomes[sent.fate.name] += 1
-        if sent.fate in (Fate.STORED, Fate.REFUSED):
-            self._suspects.answered(queue[1])
-        if sent.fate is Fate.STORED:
-            shard.acknowledged(parcel.offset, queue, sent.at)
-            parcel.result = PutResult(PutStatus.PUT_OK)
-            tally = self._owner.tally
-            tally.delivered += 1
-            tally.lateness.add(wall_ms(), (parcel.due_ms,))
-            self._refusals.pop(parcel.offset, None)
-            tally.rejected += queue[0] == REJECTED_TOPIC
-        elif sent.fate is Fate.UNWRITTEN:
+        if sent.fate is Fate.UNWRITTEN:
             shard.refused(parcel.offset)
             parcel.result = PutResult(_STATUS[MaySend.NOT_OWNER], remark=sent.remark)
         elif sent.fate is Fate.UNKNOWN:
@@ -382,6 +380,7 @@ class RemoteTarget:
             self._owner.lost(queue)
             parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=sent.remark)
         else:
+            self._suspects.answered(queue[1])
             shard.refused(parcel.offset)
             parcel.result = self._refused(parcel, queue, sent)
 

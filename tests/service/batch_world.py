@@ -54,7 +54,7 @@ class BatchNode(Node):
     def put_batch(self, shard: Shard, broker: Broker, queue: TargetQueue, offsets: list[int]) -> None:
         world = self.world
         for offset in offsets:
-            shard.sending(offset, queue)
+            shard.sending([offset], queue)
 
         def execute() -> list[int] | None:
             """The queue offsets; none of a batch that is refused; None: the broker died over it."""
@@ -73,8 +73,7 @@ class BatchNode(Node):
             if places is None:
                 self.broken(shard, broker, offsets)
             elif places:
-                for offset in offsets:  # the answer names the place of the first
-                    shard.acknowledged(offset, queue, places[0])
+                shard.acknowledged(offsets, queue, places[0])  # the answer names the place of the first
             else:
                 self.refused(shard, broker, queue, offsets)
 
@@ -129,7 +128,7 @@ class DropsTheRest(BatchNode):
     def refused(self, shard: Shard, broker: Broker, queue: TargetQueue, offsets: list[int]) -> None:
         for offset in offsets:
             if offset % ILLEGAL:
-                shard.acknowledged(offset, queue, 0)
+                shard.acknowledged([offset], queue, 0)
             else:
                 shard.refused(offset)
                 self.put_batch(shard, broker, queue, [offset])

@@ -626,7 +626,7 @@ class Node:
         self.ask(broker, lambda: len(broker.queues[queue]), ended, lambda: self.aiming.discard(queue))
 
     def put(self, shard: Shard, broker: Broker, queue: TargetQueue, offset: int) -> None:
-        shard.sending(offset, queue)
+        shard.sending([offset], queue)
         self.world.sent_early += not shard.backfill.is_whole
 
         def lost() -> None:
@@ -636,7 +636,7 @@ class Node:
         self.ask(
             broker,
             lambda: self.world.deliver(queue, offset),
-            lambda at: shard.acknowledged(offset, queue, at),
+            lambda at: shard.acknowledged([offset], queue, at),
             lost,
         )
 

@@ -85,9 +85,9 @@ class NamesTooLate(Shard):
     def is_named(self, queue: TargetQueue) -> bool:
         return queue in self.tails
 
-    def sending(self, offset: int, queue: TargetQueue) -> None:
+    def sending(self, offsets: Collection[int], queue: TargetQueue) -> None:
         self._named |= {queue}
-        super().sending(offset, queue)
+        super().sending(offsets, queue)
 
 
 class IgnoresTakeovers(Shard):

@@ -502,7 +502,7 @@ def test_a_command_whose_entry_the_broker_does_not_find_stops_no_other_command()
     async def work() -> None:
         office = _Office(dict.fromkeys(range(1, 9), FAR_MS), doubts=False)
         for offset in range(1, 6):
-            office.shard.acknowledged(offset, QUEUE, offset)
+            office.shard.acknowledged([offset], QUEUE, offset)
         pull = office.pull
 
         async def refused(queue: object, offset: int, *, wait: bool) -> Pull:
@@ -535,7 +535,7 @@ def test_commands_on_what_was_delivered_let_the_loop_go_on() -> None:
         count = AT_ONCE
         office = _Office(dict.fromkeys(range(1, count + 1), FAR_MS), doubts=False)
         for offset in range(1, count + 1):
-            office.shard.acknowledged(offset, QUEUE, offset)
+            office.shard.acknowledged([offset], QUEUE, offset)
         office.ask(*range(1, count + 1))
         turns = [0]
 

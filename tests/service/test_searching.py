@@ -28,7 +28,7 @@ class Owner:
         assert shard.record() is not None
         shard.saved()
         for offset in (1, 2):
-            shard.sending(offset, TARGET)
+            shard.sending([offset], TARGET)
 
     async def end(self, _: TargetQueue) -> int:
         return 0

@@ -160,36 +160,36 @@ def test_a_queue_is_used_only_when_the_saved_progress_names_it() -> None:
     shard = owning([Line(0)])
     shard.aim(QUEUE, 7)
     with pytest.raises(IllegalStateError, match="does not name"):
-        shard.sending(0, QUEUE)
+        shard.sending([0], QUEUE)
     record = shard.record()
     assert record is not None and record.tails == {QUEUE: 7}
     assert not shard.is_named(QUEUE)
     shard.saved()
-    shard.sending(0, QUEUE)
+    shard.sending([0], QUEUE)
 
 
 def test_a_tail_moves_only_when_nothing_is_under_way_to_its_queue() -> None:
     shard = named(owning([Line(0), Line(1), Line(2)]), QUEUE)
-    shard.sending(0, QUEUE)
-    shard.sending(1, QUEUE)
+    shard.sending([0], QUEUE)
+    shard.sending([1], QUEUE)
     shard.acknowledged(1, QUEUE, 11)  # 10 may be the other one's place
     assert shard.tails[QUEUE] == 0
     shard.lose(0)
-    shard.sending(2, QUEUE)
-    shard.acknowledged(2, QUEUE, 12)
+    shard.sending([2], QUEUE)
+    shard.acknowledged([2], QUEUE, 12)
     assert shard.tails[QUEUE] == 0
     assert shard.may_send(0, 0, 1, 3300, TOPICS) is MaySend.DOUBT
     assert shard.scans() == {QUEUE: 0}
     shard.scanned(QUEUE, [1, 2], [0])
     assert shard.may_send(0, 0, 1, 3300, TOPICS) is MaySend.GO
-    shard.sending(0, QUEUE)
-    shard.acknowledged(0, QUEUE, 13)
+    shard.sending([0], QUEUE)
+    shard.acknowledged([0], QUEUE, 13)
     assert shard.tails[QUEUE] == 14
 
 
 def test_what_was_lost_and_is_found_is_done() -> None:
     shard = named(owning([Line(0)]), QUEUE)
-    shard.sending(0, QUEUE)
+    shard.sending([0], QUEUE)
     shard.lose(0)
     shard.scanned(QUEUE, [0], [0])
     assert shard.may_send(0, 0, 1, 3300, TOPICS) is MaySend.ALREADY
@@ -197,7 +197,7 @@ def test_what_was_lost_and_is_found_is_done() -> None:
 
 def test_a_send_lost_after_a_scan_began_stays_lost() -> None:
     shard = named(owning([Line(0)]), QUEUE)
-    shard.sending(0, QUEUE)
+    shard.sending([0], QUEUE)
     shard.lose(0)
     shard.scanned(QUEUE, [], [])
     assert shard.may_send(0, 0, 1, 3300, TOPICS) is MaySend.DOUBT
@@ -327,11 +327,11 @@ def test_a_failed_roll_leaves_the_entry_as_it_was() -> None:
 
 def test_a_shard_is_released_when_all_is_known_and_saved() -> None:
     shard = named(owning([Line(0)]), QUEUE)
-    shard.sending(0, QUEUE)
+    shard.sending([0], QUEUE)
     shard.release()
     assert shard.may_send(0, 0, 1, 3300, TOPICS) is MaySend.NOT_OWNER
     assert not shard.may_release, "a delivery is under way"
-    shard.acknowledged(0, QUEUE, 3)
+    shard.acknowledged([0], QUEUE, 3)
     assert not shard.may_release, "what is done is not saved"
     assert shard.record() is not None
     assert not shard.may_release, "it is being saved"
