@@ -49,14 +49,13 @@ MISSING_MAX = 65_536
 
 
 class Backfill:
-    """The reading of ``[at, until)``. ``known``: what was done by the progress that named ``until``.
+    """The reading of ``[at, until)``.
 
     >>> backfill = Backfill(); backfill.is_whole
     True
     """
 
     __slots__ = (
-        "_known",
         "_missing",
         "at",
         "commands",
@@ -66,18 +65,17 @@ class Backfill:
         "until",
     )
 
-    def __init__(self, at: int = 0, until: int = 0, known: DoneEntries | None = None) -> None:
+    def __init__(self, at: int = 0, until: int = 0) -> None:
         self.at = at
         """The offset to be read next."""
         self.until = until
         self.skip_min = SKIP_MIN
         self.commands: list[Line] = []
-        """Those that had no verdict when the progress was written."""
+        """Those without a verdict when they were read."""
         self.rolls = array("q")
         """Valid rolls, ascending."""
         self.origins = array("q")
         """Beside each roll the entry that a sender wrote."""
-        self._known = known or DoneEntries()
         self._missing: list[tuple[int, int]] = []  # records that no answer had, from where to where
 
     @property
@@ -105,17 +103,16 @@ class Backfill:
             if is_roll:
                 self.rolls.append(line.offset)
                 self.origins.append(line.about if line.entry < 0 else line.entry)
-            if line.kind in COMMANDS:
-                if line.offset not in self._known:
-                    self.commands.append(line)
-            elif line.offset in done:
+            if line.offset in done:
                 continue
+            if line.kind in COMMANDS:
+                self.commands.append(line)
             elif is_roll or line.kind is LineKind.ENTRY:
                 waiting.append(line)
             else:  # the last owner could not read it, and has judged without it
                 done.add(line.offset)
         self._miss(min(next_offset, self.until))
-        ahead = self._known.next_pending(self.at, self.until)
+        ahead = done.next_pending(self.at, self.until)
         if ahead - self.at >= self.skip_min:
             self.at = ahead
         return waiting
@@ -140,7 +137,7 @@ class Backfill:
     def hand_over(self, commands: CommandTable, done: DoneEntries) -> None:
         """Once this is whole: give the table what was found."""
         commands.join([line for line in self.commands if line.offset not in done], self.rolls, self.origins)
-        self.commands, self.rolls, self.origins, self._known = [], array("q"), array("q"), DoneEntries()
+        self.commands, self.rolls, self.origins = [], array("q"), array("q")
 
     @staticmethod
     def _is_valid(line: Line, takeovers: Takeovers) -> bool:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from service.core.progress import TargetQueue
+from service.core.done_entries import DoneEntries
+from service.core.progress import Doubt, TargetQueue
 from service.core.states import IllegalStateError
 
 __all__ = ["Deliveries"]
 
 
 class Deliveries:
-    """The part of `service.core.shard.Shard` that keeps account of deliveries. Not thread-safe."""
+    """The part of `service.core.shard.Shard` that keeps account of deliveries. Not thread-safe.
+
+    ``done``: entries that need nothing any more; ``doubts``: deliveries of earlier owners of which that is not known;
+    ``lost``: own deliveries of which it is not known.
+    """
 
     def __init__(self) -> None:
+        self.done = DoneEntries()
+        self.doubts: list[Doubt] = []
+        self._fresh: list[int] = []  # done since the last record
+        self._has_searched = False  # since the last record
         self.lost: dict[int, TargetQueue] = {}  # own deliveries whose outcome is unknown: entry to target queue
         self.tails: dict[TargetQueue, int] = {}
         self._named: frozenset[TargetQueue] = frozenset()  # those of the last saved progress
@@ -40,6 +49,7 @@ class Deliveries:
     def acknowledged(self, offsets: Collection[int], queue: TargetQueue, at: int) -> None:
         """Note that the target has stored the entries of one request, the first one at this offset of its queue."""
         for offset in offsets:
+            self._finish(offset)
             if self._in_flight.pop(offset, None) is not None:
                 self._open[queue] -= 1
         self._top[queue] = max(self._top.get(queue, 0), at + 1)
@@ -61,3 +71,45 @@ class Deliveries:
         top = self._top.get(queue)
         if top is not None and not self._open[queue]:
             self.tails[queue] = max(self.tails.get(queue, 0), top)
+
+    def _finish(self, offset: int) -> None:
+        if self.done.add(offset):
+            self._fresh.append(offset)
+
+    # ------------------------------------------------------------------------------------------------ searching
+
+    def scans(self) -> dict[TargetQueue, int]:
+        """Target queues that must be read to decide about deliveries in doubt, with the offset to begin at."""
+        wanted: dict[TargetQueue, int] = {}
+        for doubt in self.doubts:
+            for queue, at in doubt.tails.items():
+                wanted[queue] = min(at, wanted.get(queue, at))
+        for queue in self.lost.values():
+            wanted[queue] = min(self.tails.get(queue, 0), wanted.get(queue, 1 << 62))
+        return wanted
+
+    def searched(self, queue: TargetQueue, delivered: Iterable[int], until: int) -> None:
+        """Note that a target queue was read from the offset in `scans` to this one, and which entries that part has.
+
+        The next owner need not read it again.
+        """
+        for offset in delivered:
+            self._finish(offset)
+        for doubt in self.doubts:
+            if queue in doubt.tails:
+                doubt.tails[queue] = max(until, doubt.tails[queue])
+        self._has_searched = bool(self.doubts)
+
+    def scanned(self, queue: TargetQueue, delivered: Iterable[int], lost: Iterable[int]) -> None:
+        """Note that a target queue was read from the offset in `scans` to its end, and which entries it contains.
+
+        ``lost``: deliveries that were lost before the reading began. Those that were not found were not stored.
+        """
+        for offset in delivered:
+            self._finish(offset)
+        for doubt in self.doubts:
+            doubt.tails.pop(queue, None)
+        self.doubts = [doubt for doubt in self.doubts if doubt.tails]
+        for offset in lost:
+            if self.lost.pop(offset, None) is not None:
+                self._open[queue] -= 1

@@ -19,16 +19,16 @@ for its writer at the same offset as for every later reader.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from service.core.backfill import Backfill
 from service.core.commands import CommandTable, CommandVerdict, Decision
 from service.core.deliveries import Deliveries
-from service.core.done_entries import SPAN_MAX, DoneEntries
+from service.core.done_entries import SPAN_MAX
 from service.core.lease import Lease, Timing
 from service.core.lines import COMMANDS, Line, LineKind
-from service.core.progress import Doubt, Picture, ProgressRecord, TargetQueue
+from service.core.progress import Doubt, Picture, ProgressRecord
 from service.core.states import IllegalStateError, MaySend, OwnerState, moved
 from service.core.takeovers import Takeovers
 
@@ -54,9 +54,7 @@ class Shard(Deliveries):
         self.state = OwnerState.FOLLOWER
         self.owner = ""
         self.generation = -1
-        self.done = DoneEntries()
         self.read_to = 0
-        self.doubts: list[Doubt] = []
         self.backfill = Backfill()
         self.reads_all = False
         """True: whatever the progress says, everything is read in its order before the shard is owned."""
@@ -68,7 +66,6 @@ class Shard(Deliveries):
         self.blind_at = -1  # offset of an unreadable record that ended the ownership
         self._settled = self._was_released = False
         self._fence_ms: int | None = None
-        self._fresh: list[int] = []  # done since the last record
         self.commands = CommandTable()
         self._first = 0  # where the queue began at the takeover
         self._whole = True  # the next record is a snapshot
@@ -104,7 +101,7 @@ class Shard(Deliveries):
         self.takeovers.resume(picture, read)
         waiting = {offset: due_ms for offset, due_ms in picture.moves.items() if offset < read}
         self.commands.resume({offset: due_ms for offset, due_ms in waiting.items() if offset not in self.done})
-        self.backfill = Backfill(self.done.low, read, self.done.copy())
+        self.backfill = Backfill(self.done.low, read)
         self.read_to = read
 
     def agrees(self, picture: Picture) -> bool:
@@ -144,30 +141,6 @@ class Shard(Deliveries):
         if picture.tails and (picture.is_torn or not self._was_released):
             self.doubts.append(Doubt(self.generation, wall_ms + SKEW_MS, dict(picture.tails)))
         self._settled = True
-
-    def scanned(self, queue: TargetQueue, delivered: Iterable[int], lost: Iterable[int]) -> None:
-        """Note that a target queue was read from the offset in `scans` to its end, and which entries it contains.
-
-        ``lost``: deliveries that were lost before the reading began. Those that were not found were not stored.
-        """
-        for offset in delivered:
-            self._finish(offset)
-        for doubt in self.doubts:
-            doubt.tails.pop(queue, None)
-        self.doubts = [doubt for doubt in self.doubts if doubt.tails]
-        for offset in lost:
-            if self.lost.pop(offset, None) is not None:
-                self._open[queue] -= 1
-
-    def scans(self) -> dict[TargetQueue, int]:
-        """Target queues that must be read to decide about deliveries in doubt, with the offset to begin at."""
-        wanted: dict[TargetQueue, int] = {}
-        for doubt in self.doubts:
-            for queue, at in doubt.tails.items():
-                wanted[queue] = min(at, wanted.get(queue, at))
-        for queue in self.lost.values():
-            wanted[queue] = min(self.tails.get(queue, 0), wanted.get(queue, 1 << 62))
-        return wanted
 
     # ------------------------------------------------------------------------------------------------ reading
 
@@ -280,16 +253,6 @@ class Shard(Deliveries):
         """True if this owner has the shard and its lease holds. Asked again just before each write."""
         return self.state is OwnerState.OWNING and self.lease.holds(mono_ms)
 
-    def acknowledged(self, offsets: Collection[int], queue: TargetQueue, at: int) -> None:
-        """Note that the target has stored the entries of one request, the first one at this offset of its queue."""
-        for offset in offsets:
-            self._finish(offset)
-        super().acknowledged(offsets, queue, at)
-
-    def _finish(self, offset: int) -> None:
-        if self.done.add(offset):
-            self._fresh.append(offset)
-
     def roll(self, offset: int, due_ms: int) -> Line | None:
         """Decide to roll an entry; None if that is not possible now. It is held until the outcome is known."""
         unsure = self._is_unsure(offset, due_ms) or self.commands.may_change(offset) or self.backfill.concerns(offset)
@@ -353,7 +316,7 @@ class Shard(Deliveries):
             self.owner,
         )
         self._saved_read = self.read_to
-        self._whole = False
+        self._whole = self._has_searched = False
         self._fresh.clear()
         self.commands.fresh.clear()
         self.commands.prune(self.done.low)
@@ -363,7 +326,7 @@ class Shard(Deliveries):
     def is_changed(self) -> bool:
         """True if a progress record would contain anything new."""
         has_read_on = self.read_to - self._saved_read >= READ_ON_MAX
-        return bool(self._fresh) or self._named != self.tails.keys() or has_read_on
+        return bool(self._fresh) or self._named != self.tails.keys() or has_read_on or self._has_searched
 
     def renew_chain(self) -> None:
         """Make the next record a snapshot, because the chain has become long."""

@@ -17,6 +17,8 @@ from timewheel_client.values.errors import ClientError
 __all__ = ["Searcher", "Searching"]
 
 PAUSE_MS = 500
+SAVED_EVERY = 4096
+"""Records of a target queue after which the progress says that it was searched up to there."""
 
 
 class Searching(WritingOwner, Protocol):
@@ -73,6 +75,7 @@ class Searcher:
     async def _scan(self, queue: TargetQueue, begin: int, lost: list[int]) -> None:
         """Read a target queue to its end, to find which entries of the shard it contains, also of those ``lost``."""
         found: list[int] = []
+        count = 0
         try:
             end = await self._owner.cluster.end(queue)
             offset = max(begin, await self._owner.cluster.begin(queue))
@@ -85,6 +88,10 @@ class Searcher:
                     if pull.next_offset <= offset:
                         raise ClientError(f"it ends at {end}, but a pull at {offset} finds nothing")
                     offset = pull.next_offset
+                    count += len(pull.messages)
+                    if count >= SAVED_EVERY:  # should this owner end, the next one reads on from here
+                        self._owner.shard.searched(queue, found, offset)
+                        found, count = [], 0
         except ClientError as error:
             self._owner.tell.warning(f"searching {queue_text(queue)} for deliveries failed: {error}", many=True)
             await asyncio.sleep(PAUSE_MS / 1000)

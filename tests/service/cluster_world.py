@@ -502,16 +502,27 @@ class Node:
             self.scanning.add(queue)
             lost = [offset for offset, at in shard.lost.items() if at == queue]
 
-            def read(found: list[int], queue: TargetQueue = queue, lost: list[int] = lost) -> None:
-                self.scanning.discard(queue)
-                shard.scanned(queue, found, lost)
+            self.scan_on(shard, queue, begin, lost, world.random.choice((1, 4, 1 << 30)))
 
-            self.ask(
-                world.targets[queue[1]],
-                lambda queue=queue, begin=begin: world.targets[queue[1]].queues[queue][begin:],  # type: ignore[misc]
-                read,
-                lambda queue=queue: self.scanning.discard(queue),  # type: ignore[misc]
-            )
+    def scan_on(self, shard: Shard, queue: TargetQueue, begin: int, lost: list[int], piece: int) -> None:
+        """Read a target queue on, in pieces: what becomes of each is in the next progress."""
+        log = self.world.targets[queue[1]].queues[queue]
+
+        def read(result: tuple[list[int], int]) -> None:
+            found, end = result
+            if begin + len(found) < end:
+                shard.searched(queue, found, begin + len(found))
+                self.scan_on(shard, queue, begin + len(found), lost, piece)
+                return
+            self.scanning.discard(queue)
+            shard.scanned(queue, found, lost)
+
+        self.ask(
+            self.world.targets[queue[1]],
+            lambda: (log[begin : begin + piece], len(log)),
+            read,
+            lambda: self.scanning.discard(queue),
+        )
 
     def roll(self) -> None:
         """Write one of the entries again that are not due within two seconds; look for what got no answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from service.core.calm import Calm
 from service.core.commands import Decision
@@ -63,6 +63,21 @@ class ForgetsOldDoubts(Shard):
     def settle(self, picture: Picture, wall_ms: int) -> None:
         picture.doubts = []
         super().settle(picture, wall_ms)
+
+
+class ForgetsWhatItFound(Shard):
+    """The progress says how far a target queue was searched, and not what was found there."""
+
+    def searched(self, queue: TargetQueue, delivered: Iterable[int], until: int) -> None:
+        del delivered
+        super().searched(queue, (), until)
+
+
+class SearchesTooFar(Shard):
+    """The progress says that a little more of a target queue was searched than was."""
+
+    def searched(self, queue: TargetQueue, delivered: Iterable[int], until: int) -> None:
+        super().searched(queue, delivered, until + 2)
 
 
 class SendsLostAgain(Shard):
@@ -229,6 +244,8 @@ BUGS: dict[str, tuple[Callable[[str], Shard], str]] = {
     "lease without reading": (RenewsUnread, "twice"),
     "no doubts": (NoDoubts, "twice"),
     "old doubts forgotten": (ForgetsOldDoubts, "twice"),
+    "found is forgotten": (ForgetsWhatItFound, "twice"),
+    "searched too far": (SearchesTooFar, "twice"),
     "lost is sent again": (SendsLostAgain, "twice"),
     "tails too far": (TailsTooFar, "twice"),
     "named too late": (NamesTooLate, "twice"),

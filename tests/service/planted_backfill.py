@@ -113,7 +113,7 @@ class AnyOlderRoll(Shard):
 
     def _resume(self, picture: Picture, read: int) -> None:
         super()._resume(picture, read)
-        self.backfill = _AnyRoll(self.done.low, read, self.done.copy())
+        self.backfill = _AnyRoll(self.done.low, read)
 
 
 class OwnsBlind(Shard):

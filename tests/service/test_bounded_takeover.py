@@ -108,7 +108,7 @@ def test_what_is_done_is_left_out() -> None:
     """A message due in a year makes no new owner read a year."""
     shard = Shard("broker-a/3")
     shard.done.merge(1, range(10, 9000))
-    shard.backfill = Backfill(1, 9010, shard.done.copy())
+    shard.backfill = Backfill(1, 9010)
     assert shard.backfilled([], 9) == [] and shard.backfill.at == 9
     assert shard.backfilled([], 10) == [] and shard.backfill.at == 9000
 

@@ -172,7 +172,7 @@ def test_a_tail_moves_only_when_nothing_is_under_way_to_its_queue() -> None:
     shard = named(owning([Line(0), Line(1), Line(2)]), QUEUE)
     shard.sending([0], QUEUE)
     shard.sending([1], QUEUE)
-    shard.acknowledged(1, QUEUE, 11)  # 10 may be the other one's place
+    shard.acknowledged([1], QUEUE, 11)  # 10 may be the other one's place
     assert shard.tails[QUEUE] == 0
     shard.lose(0)
     shard.sending([2], QUEUE)
