@@ -68,6 +68,7 @@ class CommandTable:
     __slots__ = (
         "_answered",
         "_has_too_many",
+        "_judged",
         "_origins",
         "_rolls",
         "_unsure",
@@ -100,6 +101,7 @@ class CommandTable:
         self.gone: list[int] = []
         """Cancelled and rolled entries that the cache still has."""
         self._answered: dict[int, Line] = {}  # moves that have a verdict, by the progress, and it was not read yet
+        self._judged: tuple[int, DoneEntries, dict[int, int]] | None = None  # see `will_pass`
         # Commands whose verdict may be what could not be read, with their entry's origin; and the other way round.
         self._unsure: dict[int, int] = {}
         self._unsure_of: dict[int, list[int]] = {}
@@ -167,7 +169,8 @@ class CommandTable:
             return finished
         self.cancel(line.entry, line.origin)
         self.gone.append(line.entry)
-        return [*finished, line.entry]
+        # Also the sender's entry: it is done if its roll was read, which may have rotted.
+        return [*finished, line.entry, *([line.origin] if line.origin >= 0 else ())]
 
     def _move(self, entry: int, due_ms: int, done: DoneEntries) -> None:
         self.changing[entry] = due_ms
@@ -196,10 +199,25 @@ class CommandTable:
         """True if the moves are complete, and no verdict is missing that somebody else may have read."""
         return not self._has_too_many and not self._unsure
 
-    def resume(self, moves: dict[int, int]) -> None:
-        """Take over the moved entries from the progress: the verdicts on them are not read again."""
-        self.moves |= moves
-        self.changing |= moves
+    def will_pass(self, read: int, done: DoneEntries, moves: dict[int, int]) -> None:
+        """Note what an owner had judged that had read up to an offset. It counts, also if its records have rotted.
+
+        ``done`` and ``moves``: what was done by then, and the moved entries that waited.
+        """
+        self._judged = read, done, moves
+
+    def passes(self, offset: int, done: DoneEntries) -> None:
+        """Note that everything below an offset was read, or need not be."""
+        if self._judged is None or offset < self._judged[0]:
+            return
+        (read, judged, moves), self._judged = self._judged, None
+        self._answered = {at: line for at, line in self._answered.items() if at >= read or at not in judged}
+        for at in [at for at in self._unsure if at < read and at in judged]:
+            self.asked.pop(at, None)
+            self._sure(at)
+        waiting = {entry: due_ms for entry, due_ms in moves.items() if entry not in done}
+        self.moves |= waiting
+        self.changing |= waiting
 
     def join(self, asked: Sequence[Line], rolls: array[int], origins: array[int]) -> None:
         """Add what an earlier part of the queue has: open commands, and rolls.

@@ -93,14 +93,17 @@ class Shard(Deliveries):
         self.done.raise_to(first_offset)
         self.takeovers.load(picture, self.read_to)
         read = picture.resumed_at()
-        if first_offset <= read and not self.reads_all:
+        if first_offset <= read:
             self._resume(picture, read)
 
     def _resume(self, picture: Picture, read: int) -> None:
-        """Read only what the last owner has not read: the rest is backfilled (`service.core.backfill`)."""
+        """What the last owner has judged stays judged. The older part is backfilled, or read first of all."""
+        waiting = {at: due_ms for at, due_ms in picture.moves.items() if at < read}
+        self.commands.will_pass(read, self.done.copy(), waiting)
+        if self.reads_all:
+            return
         self.takeovers.resume(picture, read)
-        waiting = {offset: due_ms for offset, due_ms in picture.moves.items() if offset < read}
-        self.commands.resume({offset: due_ms for offset, due_ms in waiting.items() if offset not in self.done})
+        self.commands.passes(read, self.done)
         self.backfill = Backfill(self.done.low, read)
         self.read_to = read
 
@@ -151,6 +154,7 @@ class Shard(Deliveries):
             if line.offset < self.read_to:
                 continue
             self._pass_over(line.offset, mono_ms)
+            self.commands.passes(line.offset, self.done)
             self.read_to = line.offset + 1
             generation = self.takeovers.begins_at(line)
             if generation >= 0:
@@ -166,6 +170,7 @@ class Shard(Deliveries):
                 waiting.append(line)
         self._pass_over(next_offset, mono_ms)
         self.read_to = max(self.read_to, next_offset)
+        self.commands.passes(self.read_to, self.done)
         self.lease.read(self.read_to)
         return waiting
 

@@ -355,7 +355,7 @@ class DelayService:
                 if table.get(queue) is owner:
                     del table[queue]
             del self._runs[queue]
-            if owner.shard.needs_all:
+            if owner.shard.needs_all or owner.shard.blind_at >= 0:
                 self._to_be_read.add(queue)
             self._not_before[queue] = mono_ms() + self._pause_ms(queue, owner)
             self._wake.set()
