@@ -6,6 +6,9 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from tests.broker import loop_watch
 from tests.broker.loop_watch import BOUND_MS, LoopWatch
 
 _IDLE = SimpleNamespace(_gathering=False, _writing=False)
@@ -17,7 +20,8 @@ def _spin(ms: float) -> None:
         pass
 
 
-def test_a_step_that_holds_the_loop_is_found_however_often_it_is_done() -> None:
+def test_a_step_that_holds_the_loop_is_found_however_often_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_watch, "_TRIES", 3)
     with LoopWatch() as watch:
         table = SimpleNamespace(_late=_IDLE)
         watch.core = cast(Any, SimpleNamespace(topics=table, groups=table, dispatcher=SimpleNamespace(running=0)))
