@@ -362,6 +362,7 @@ PLANTED: dict[str, Plant] = {
         *(Kind.LOST, Kind.COMMAND),
         share=0,
         fond="write is torn",
+        first=5,
     ),
     "the checkpoint does not wait for the log's sync": Plant(
         swap((DeliveryCheckpoint, "write", _checkpoint_before_sync)), *_GONE
@@ -369,15 +370,15 @@ PLANTED: dict[str, Plant] = {
     "the journal forgets to sync": Plant(swap((Journal, "sync", _sync_nothing)), *_GONE),
     "the log forgets to sync": Plant(swap((CommitLog, "sync", _sync_nothing)), *_GONE),
     "after a failed sync the journal is not written again": Plant(
-        swap((Journal, "_write_again", lambda *_: None)), *_GONE, share=0, fond="sync is made up for"
+        swap((Journal, "_write_again", lambda *_: None)), *_GONE, share=0, fond="sync is made up for", first=4
     ),
     "after a failed sync the log is not written again": Plant(
         swap((CommitLog, "_rewrite", lambda _: None)), *_GONE, share=0, fond="sync is made up for"
     ),
     "a reply does not wait for its sync": Plant(
-        swap((Flusher, "submit", lambda _self, _ticket, tell: tell(True))), *_LOST
+        swap((Flusher, "submit", lambda _self, _ticket, tell: tell(True))), *_LOST, first=4
     ),
-    "a command does not wait for its sync": Plant(swap((Flusher, "wait", lambda *_: None)), Kind.COMMAND),
+    "a command does not wait for its sync": Plant(swap((Flusher, "wait", lambda *_: None)), Kind.COMMAND, first=4),
     "ASYNC_FLUSH never syncs": Plant(swap((Flusher, "_sync_periodic", lambda *_: None)), *_LOST, first=27),
     "a timer on a level's boundary is lost": Plant(
         swap((TimingWheel, "insert", _lost_at_boundary), (TimingWheel, "insert_many", _many_lost_at_boundary)), *_LOST
@@ -398,6 +399,7 @@ PLANTED: dict[str, Plant] = {
         *(Kind.CONTENT, Kind.CHECK, Kind.QUEUES, Kind.LOST),
         share=0,
         fond="end is torn",
+        first=4,
     ),
     "a torn frame of the journal is accepted": Plant(
         swap((store.spill.journal.replay, "records_are_whole", lambda *_: True)), *(*_LOST, Kind.CHECK), first=4
@@ -460,7 +462,7 @@ PLANTED: dict[str, Plant] = {
         *_GONE,
         share=0,
         fond="roll",
-        first=6,
+        first=3,
     ),
     "holes are punched by done bits that are not durable": Plant(
         swap((Run, "punchable", _punch_what_is_done), (Housekeeping, "_reclaimable", _reclaim_what_is_done)),
@@ -492,6 +494,7 @@ PLANTED: dict[str, Plant] = {
         *(Kind.CONTENT, Kind.QUEUES, Kind.CHECK, Kind.TWICE),
         share=0,
         fond="end is torn",
+        first=4,
     ),
     "a command does not see to what a failed write has left behind": Plant(
         swap((MessageStore, "settle", lambda _: None)), *(Kind.COMMAND, Kind.TWICE), share=0, fond="write is torn"

@@ -96,10 +96,10 @@ PLANTED_PENDING: dict[str, Plant] = {
     "what is replaced stays": _plant((KeyedTurn, "_put", _both_stay), kinds=(Kind.COMMAND, Kind.ANSWER, Kind.TWICE)),
     "a delay key that was delivered is kept": _plant((DelayKeys, "admit", _keep_whatever_it_was), kinds=(Kind.ANSWER,)),
     "whoever is kept out is taken": _plant(
-        (DelayKeys, "admit", _first_one_is_forgotten), kinds=(Kind.ANSWER,), first=4
+        (DelayKeys, "admit", _first_one_is_forgotten), kinds=(Kind.ANSWER,), first=2
     ),
     "delay keys are forgotten at a restart": _plant(
-        (DelayKeys, "load", lambda *_: None), kinds=(Kind.ANSWER,), first=9
+        (DelayKeys, "load", lambda *_: None), kinds=(Kind.ANSWER,), first=2
     ),
     "rows of delay keys are not synced": _plant(
         (MessageRows, "sync", lambda _: None), kinds=_WRONG, share=0, fond="pending and crash"
@@ -126,7 +126,7 @@ PLANTED_PENDING: dict[str, Plant] = {
         first=69,
     ),
     "limits do not count what is there at a start": _plant(
-        (PendingLimits, "load", lambda _: None), kinds=(Kind.ANSWER,), share=0, fond="pending and crash"
+        (PendingLimits, "load", lambda _: None), kinds=(Kind.ANSWER,), share=0, fond="pending and crash", first=4
     ),
     "limits do not hear of cancels": _plant(
         (PendingLimits, "cancelled", lambda *_: None),

@@ -72,7 +72,7 @@ _AGAIN = (Kind.REPEATED, Kind.HELD)
 
 PLANTED_POPS: dict[str, Plant] = {
     "an answer about pops does not wait for the journal": Plant(
-        swap((Answers, "send", _send_at_once)), *_AGAIN, fond="pop", first=7
+        swap((Answers, "send", _send_at_once)), *_AGAIN, fond="pop", first=14
     ),
     "the journal of pops writes nothing": Plant(swap((PopJournal, "commit", _written_later)), *_AGAIN, fond="pop"),
     "the journal of pops has no acknowledgements": Plant(swap((Notes, "taken", lambda *_: None)), *_AGAIN, fond="pop"),
