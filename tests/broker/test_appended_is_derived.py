@@ -26,6 +26,7 @@ from store.derived.queue_entries import ENTRY
 from store.message_store import MessageStore
 from store.put.plugin_api import PutStatus
 from tests.broker.core_rig import START_MS, FakePlugin, Rig, records_of
+from tests.support.examples import examples
 from tests.support.simdisk import SimDisk
 
 ROOT = Path("/store")
@@ -217,7 +218,7 @@ MIXED = {
 }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @example(turns=[{"sends": [PLAIN, MIXED, PLAIN], "back_ms": 2_500, "fault": ""}], kills=set())
 @given(turns=st.lists(TURNS, min_size=1, max_size=4), kills=st.sets(st.integers(0, 3)))
 def test_all_of_a_request_is_there_or_nothing_and_a_kill_changes_nothing(

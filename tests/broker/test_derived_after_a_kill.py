@@ -25,6 +25,7 @@ from store.derived.dispatch import SCHEDULE_TOPIC, Derived
 from tests.broker.core_rig import Client, Rig
 from tests.simulation.inline import run_inline
 from tests.support import hostile
+from tests.support.examples import examples
 from tests.support.simdisk import SimDisk
 
 pytestmark = pytest.mark.pure
@@ -199,7 +200,7 @@ class Traffic:
         return sorted({number for stretch in stretches for number in stretch} | set(range(queue.seen, end)))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.sampled_from(WORK), st.integers(0, 1 << 32)), min_size=1, max_size=25))
 @example([(what, seed) for seed in range(4) for what in WORK])
 def test_a_broker_knows_after_a_kill_what_it_knew_before(work: list[tuple[str, int]]) -> None:

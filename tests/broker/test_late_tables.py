@@ -28,6 +28,7 @@ from store.disk.errors import StoreError
 from tests.broker.core_rig import Client, Rig
 from tests.broker.test_broker import caller_of, config_in, pull_fields, send_fields
 from tests.simulation.inline import run_inline
+from tests.support.examples import seeds
 from tests.support.simdisk import SimDisk
 
 ROOT = Path("/store")
@@ -273,7 +274,7 @@ def test_who_has_left_is_not_handled_again() -> None:
     late.rig.close()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_sends_keep_their_order_whatever_is_written_when(seed: int) -> None:
     """Two clients, new topics, retry topics of new groups; writes that fail; the process dies somewhere."""
     rng = Random(seed)

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.net.channel import MemoryChannel
 from broker.pulling.long_poll import Hold, LongPoll
+from tests.support.examples import examples
 
 
 def make_hold(channel: MemoryChannel, queue: tuple[str, int], deadline_ms: int, answers: list, wanted: bool = True):
@@ -302,4 +303,4 @@ class Holds(RuleBasedStateMachine):
 
 
 TestHolds = Holds.TestCase
-TestHolds.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHolds.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

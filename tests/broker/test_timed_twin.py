@@ -30,6 +30,7 @@ from remoting.messages.message import (
 from remoting.messages.properties import OWN_PROPERTIES, parse_properties
 from store.derived.queue_entries import ENTRY
 from tests.broker.core_rig import START_MS, Rig
+from tests.support.examples import examples
 from tests.support.simdisk import SimDisk
 
 TIMERS = ("__STARTDELIVERTIME", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
@@ -184,7 +185,7 @@ def same(mine: tuple[StoredMessage, int], other: tuple[StoredMessage, int], sent
         assert max(times, default=0) <= max(sent.due_ms, START_MS), repr(sent.text)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(texts(), min_size=1, max_size=6), st.sampled_from(["one", "one", "batch"]), st.sampled_from([1, 3, 60]))
 def test_a_timed_message_is_its_plain_twin(texts: list[str], how: str, block_min: int) -> None:
     timed, twin, plugin = rigs()

@@ -23,6 +23,7 @@ from tests.support.damage_world import (
     ViolationError,
     judge,
 )
+from tests.support.examples import examples
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_files.os, "fsync", lambda _: None)
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(examples(4)))
 def test_nothing_undamaged_is_lost(block: int, lives: list[Life], tmp_path: Path) -> None:
     results = []
     for seed in range(block * SEEDS_OF_THE_SUITE, (block + 1) * SEEDS_OF_THE_SUITE):

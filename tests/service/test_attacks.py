@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,9 +22,9 @@ from service.core.progress import Picture, ProgressRecord, read_record
 from service.link.cluster import ClusterLink, Pull
 from service.link.progress_log import ProgressLog
 from tests.service.cluster_world import Node, World, assign, story
+from tests.support.examples import seeds
 from timewheel_client.values.errors import ClientError
 
-SEEDS = int(os.environ.get("SERVICE_SEEDS", "20")) // 10
 FIRST = 71_000
 
 
@@ -64,7 +63,7 @@ def come_and_go(world: World) -> None:
 
 @pytest.mark.parametrize("attack", [old_takeover, strange_takeover, old_release, same_name, come_and_go])
 def test_nothing_is_lost_early_or_twice(attack: Callable[[World], None]) -> None:
-    for seed in range(FIRST, FIRST + SEEDS):
+    for seed in seeds(2, FIRST):
         world = World(seed)
         for when in range(500, 90_000, 3000):
             world.at(when, lambda world=world: attack(world))  # type: ignore[misc]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
@@ -13,13 +12,12 @@ from service.core.shard import Shard
 from service.core.takeovers import Takeovers
 from tests.service.cluster_world import World, story
 from tests.service.rotten_world import RottenWorld, TornWorld
-
-SEEDS = int(os.environ.get("SERVICE_SEEDS", "20")) // 2
+from tests.support.examples import seeds
 
 
 @pytest.mark.parametrize("kind", [RottenWorld, TornWorld])
 def test_nothing_is_lost_early_or_twice(kind: Callable[[int], World]) -> None:
-    for seed in range(SEEDS):
+    for seed in seeds(10):
         assert not any(story(kind(seed)).values()), f"seed {seed}"
 
 

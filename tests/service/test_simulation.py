@@ -7,17 +7,18 @@ import os
 import pytest
 
 from tests.service.cluster_world import HarshWorld, World, story
+from tests.support.examples import seeds
 
 SEEDS = int(os.environ.get("SERVICE_SEEDS", "20"))
+"""For the tests of other files."""
 FAIR = {"lost": 0, "early": 0, "twice": 0, "undead": 0, "wrong": 0}
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 10))
-def test_nothing_is_lost_early_or_twice(first: int) -> None:
-    for seed in range(first, first + 10):
-        assert story(World(seed)) == FAIR, f"seed {seed}"
+@pytest.mark.parametrize("seed", seeds(20))
+def test_nothing_is_lost_early_or_twice(seed: int) -> None:
+    assert story(World(seed)) == FAIR
 
 
-def test_nor_when_a_quarter_of_all_requests_fails() -> None:
-    for seed in range(SEEDS // 5):
-        assert story(HarshWorld(seed)) == FAIR, f"seed {seed}"
+@pytest.mark.parametrize("seed", seeds(4))
+def test_nor_when_a_quarter_of_all_requests_fails(seed: int) -> None:
+    assert story(HarshWorld(seed)) == FAIR

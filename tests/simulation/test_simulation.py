@@ -19,20 +19,20 @@ from tests.simulation.kinds import Violation
 from tests.simulation.life import Life
 from tests.simulation.rot import Rotten
 from tests.simulation.world import World
-from tests.support.examples import TIMES
+from tests.support.examples import TIMES, examples
 
 pytestmark = pytest.mark.pure
 
-SEEDS = 40
-"""The suite's; `./run soak` runs others for as long as it is told to."""
+SEEDS = 5 * examples(8)
+"""`./run soak` runs others for as long as it is told to."""
 SHARE = 0.02
-FRESH_SECONDS = 20 * min(TIMES, 1)
-"""Fewer in `./run test --quick`: of each half one seed at least."""
+FRESH_SECONDS = min(30 * TIMES, 20)
+"""Of each half one seed at least."""
 FOUND_ROT = (236954144593, 700002231, 700003275, 700003630, 910000429)
 """A sweeper that stands still between its append and its count: what is in the log is pending to the limits. Rows of
 delay keys that a killed process had not synced, a start that relied on them, and a power cut. Cancels of what cannot be
 read, and a limit of its topic. A bit of a half message, and one of the properties of a message that is popped."""
-FRESH_ROT = int(os.environ.get("TIMEWHEEL_ROT_SEEDS", "20"))
+FRESH_ROT = int(os.environ.get("TIMEWHEEL_ROT_SEEDS") or examples(20))
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 5))
@@ -56,7 +56,7 @@ def test_crash_points_of_fresh_seeds(part: int) -> None:
 
 def test_a_bit_that_flips_is_refused_told_or_harmless() -> None:
     outcomes = Counter[str]()
-    for seed in [*range(40), *FOUND_ROT, *range(FRESH_SEED, FRESH_SEED + FRESH_ROT)]:
+    for seed in [*range(max(20, examples(40))), *FOUND_ROT, *range(FRESH_SEED, FRESH_SEED + FRESH_ROT)]:
         life = Rotten(seed, length=16)
         try:
             life.run()

@@ -15,6 +15,7 @@ from remoting.messages.message import MAGIC_BLANK, Message, decode_record, encod
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError, StoreFullError, SyncFailedError
 from store.disk.files import Files
 from store.log.commit_log import CommitLog
+from tests.support.examples import examples
 from tests.support.raw_puts import append
 from tests.support.simdisk import PowerCut, SimDisk
 
@@ -492,7 +493,7 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.check() == []
 
 
-LogMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
 TestLogMachine = LogMachine.TestCase
 
 

@@ -18,6 +18,7 @@ from store.levels.level_scheduler import LevelScheduler
 from store.message_store import MessageStore
 from store.options import StoreOptions
 from store.put.plugin_api import PutStatus, put_record
+from tests.support.examples import examples, seeds
 from tests.support.simdisk import SimDisk
 
 HOST = encode_host("127.0.0.1", 10911)
@@ -101,7 +102,7 @@ class LevelQueueAgainstASet(RuleBasedStateMachine):
 
 
 class TestLevelQueueAgainstASet(LevelQueueAgainstASet.TestCase):
-    settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 
 
 class LevelStore:
@@ -169,7 +170,7 @@ class LevelStore:
         return counts
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_every_level_message_comes_once_and_never_early_over_crashes_and_clock_steps(seed: int) -> None:
     rng = random.Random(seed)
     world = LevelStore(seed)

@@ -19,7 +19,7 @@ from store.spill.runs.run import Run
 from store.spill.state import spill_state as state
 from store.spill.upkeep import housekeeping, opening, relocate
 from tests.store.spill_world import SpillWorld
-from tests.support.examples import examples
+from tests.support.examples import TIMES, examples, seeds
 from tests.support.simdisk import PowerCut
 
 STEPS = 120
@@ -170,13 +170,13 @@ def tiny_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("faults", [False, True])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_long_histories(seed: int, faults: bool) -> None:
     live_through(seed, faults)
 
 
 @pytest.mark.usefixtures("tiny_slices")
-@pytest.mark.parametrize("seed", range(100, 120))
+@pytest.mark.parametrize("seed", seeds(20, 100))
 def test_long_histories_in_tiny_slices(seed: int) -> None:
     live_through(seed, True)
 
@@ -219,7 +219,7 @@ def test_power_cut_at_every_disk_operation() -> None:
     history(counted)
     total = counted.disk.counts["all"] - before
     assert total > 300
-    for number in range(1, total + 1, 5):
+    for number in range(1, total + 1, max(1, round(5 / TIMES))):
         world = SpillWorld(3)
         world.fault_at(number, None)
         try:

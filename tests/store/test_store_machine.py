@@ -16,6 +16,7 @@ from store.message_store import MessageStore, PullStatus
 from store.options import StoreOptions
 from store.put.plugin_api import PutRecord, PutStatus, put_record
 from store.put.put_group import results_of
+from tests.support.examples import examples
 from tests.support.raw_puts import grouped
 from tests.support.simdisk import PowerCut, SimDisk
 
@@ -243,5 +244,5 @@ def test_tickets_are_values() -> None:
     assert Ticket().is_done()
 
 
-StoreMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+StoreMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestStoreMachine = StoreMachine.TestCase

@@ -49,7 +49,7 @@ __all__ = ["KINDS", "SEEDS_OF_THE_SUITE", "VALUES", "Damage", "Life", "Machine",
 
 START_MS = 1_700_000_000_000
 SEEDS_OF_THE_SUITE = 40
-"""A block of the suite; it has four. `./run soak` tries more."""
+"""A block of the suite; it has four, or fewer. `./run soak` tries more."""
 FAR_MS = 400 * 86_400_000
 TOPICS = ("T", "U")
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"

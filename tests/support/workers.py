@@ -80,10 +80,6 @@ COMPUTING = ("tests/bench/test_lateness_state.py::", "tests/simulation/")
 LONG = (
     "tests/bench/test_report_bench.py",
     "tests/bench/test_report_page.py",
-    *(
-        f"tests/broker/test_late_tables.py::test_sends_keep_their_order_whatever_is_written_when[{n}]"
-        for n in range(10, 40)
-    ),
     "tests/broker/test_loop_is_free.py",
     "tests/broker/test_loop_watch.py::test_a_step_that_holds_the_loop_is_found_however",
     "tests/broker/test_uniform_batches.py::test_columns_and_messages",
@@ -102,16 +98,13 @@ LONG = (
     "tests/fuzz/test_fuzz.py::test_an_input_that_holds_the_loop",
     "tests/fuzz/test_fuzz.py::test_memory_beyond",
     "tests/packaging/",
-    "tests/service/test_batch_world.py::test_nothing_is_lost_early_or_twice[123200000]",
     "tests/service/test_commands.py::test_verdicts_outlive",
     "tests/service/test_planted_bugs.py",
     "tests/service/test_process_listen.py::test_bad_input_and",
     "tests/service/test_process_storm.py",
     "tests/service/test_rotten_world.py::test_nothing_is_lost",
-    "tests/service/test_simulation.py::test_nothing_is_lost_early_or_twice[10]",
     "tests/shards/test_shard_stories_process.py",
     "tests/simulation/test_planted_bugs.py",
-    *(f"tests/simulation/test_simulation.py::test_crash_points[{first}]" for first in range(5, 40, 5)),
     "tests/simulation/test_simulation.py::test_crash_points_of_fresh_seeds[1]",
     "tests/simulation/test_simulation.py::test_a_bit_that_flips",
     "tests/simulation/test_simulation.py::test_every_kind_of_thing_happens",
