@@ -24,18 +24,19 @@ DEAD_SECONDS = 150
 """The proxy is slow on a busy machine. It is killed only when all dead letters are there, or after so long."""
 ONCE = ("normal/push", "normal/simple", "delay/push", "fifo/push", "transaction/simple")
 LARGE = tuple(f"{kind}/{COUNT}" for kind in ONCE)
+FEW = min(COUNT, 300)
 BOTH = (
-    "normal/push/300",
+    f"normal/push/{FEW}",
     "normal/again/200",
-    "delay/simple/300",
-    "fifo/push/300",
-    "transaction/push/300",
+    f"delay/simple/{FEW}",
+    f"fifo/push/{FEW}",
+    f"transaction/push/{FEW}",
     "dead/push/200",
     "dead/simple/200",
-    "tag/push/300",
-    "tag/simple/300",
-    "sql/push/300",
-    "sql/simple/300",
+    f"tag/push/{FEW}",
+    f"tag/simple/{FEW}",
+    f"sql/push/{FEW}",
+    f"sql/simple/{FEW}",
 )
 
 

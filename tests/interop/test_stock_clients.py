@@ -36,7 +36,7 @@ def _percentiles(values: list[int]) -> str:
 def test_every_message_is_received_once(our_run: Run, client: str, kind: str) -> None:
     part = our_run.part(client, kind)
     assert not part.failures, _some(part.failures)
-    assert len(part.sent) == len(part.messages) >= 300
+    assert len(part.sent) == len(part.messages) >= 150
     counts = Counter({n: len(events) for n, events in part.received.items()})
     wanted = {message.n for message in part.wanted}
     assert sorted(wanted - counts.keys()) == [], "never received"

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 NUMBER = "it_n"
-COUNT = int(os.environ.get("TIMEWHEEL_STOCK_MESSAGES", "300"))
+COUNT = int(os.environ.get("TIMEWHEEL_STOCK_MESSAGES", "150"))
 """Messages of a kind: clients, brokers and the comparison work on each. `./run soak` has more."""
 LEVEL_MS = {1: 1_000, 2: 5_000, 3: 10_000}
 TAGS = [None, "A", "B", "C", "Größe"]

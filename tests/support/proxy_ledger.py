@@ -15,7 +15,7 @@ __all__ = ["ATTEMPTS", "COUNT", "Lines", "dead_letters", "lines_of", "prepare", 
 
 ATTEMPTS = 3
 """Deliveries of a message that is never acknowledged, by the settings of its group; then the dead letters."""
-COUNT = int(os.environ.get("TIMEWHEEL_PROXY_MESSAGES", "300"))
+COUNT = int(os.environ.get("TIMEWHEEL_PROXY_MESSAGES", "100"))
 """Messages of a large job: each takes a client, the proxy and the broker some calls. `./run soak` has more."""
 _TYPES = {"delay": "DELAY", "fifo": "FIFO", "transaction": "TRANSACTION", "recall": "DELAY"}
 _PULL, _NO_WAIT = 11, 4
