@@ -58,20 +58,27 @@ def started(cluster: Cluster, words: list[str], said: IO[str]) -> Iterator[subpr
         process.wait()
 
 
-def test_executors_without_our_packages_and_one_that_is_killed(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """For all tests of this file: what an earlier one has left with the executors counts for none."""
+    with Cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+def test_executors_without_our_packages_and_one_that_is_killed(cluster: Cluster, tmp_path: Path) -> None:
     make_log(tmp_path / "store", spread_lateness(RECORDS), segment_bytes=8 << 20)
     words = [sys.executable, "-c", CODE, str(tmp_path / "store"), "--as-of", AS_OF, "--split-mb", "1", "--out"]
     subprocess.run([*words, str(tmp_path / "here"), "--engine", "local", "--quiet"], check=True, timeout=300)
-    with Cluster(tmp_path / "cluster") as cluster, open(tmp_path / "said", "w+") as said:
-        assert cluster.knows("pyarrow")
-        assert not cluster.knows("bench")
-        assert not cluster.knows("remoting")
-        with started(cluster, [*words, str(tmp_path / "there")], said) as process:
-            began = lambda: len(cluster.shuffle_files()) > 4 or process.poll() is not None  # noqa: E731
-            wait_until(began, 600, "rows on their way from task to task")
-            cluster.kill_an_executor()
-            assert process.wait(600) == 0, (tmp_path / "said").read_text()
-        assert cluster.said("exitStatus 137"), "an executor was killed"
+    assert cluster.knows("pyarrow")
+    assert not cluster.knows("bench")
+    assert not cluster.knows("remoting")
+    before = set(cluster.shuffle_files())
+    with open(tmp_path / "said", "w+") as said, started(cluster, [*words, str(tmp_path / "there")], said) as process:
+        began = lambda: len(set(cluster.shuffle_files()) - before) > 4 or process.poll() is not None  # noqa: E731
+        wait_until(began, 600, "rows on their way from task to task")
+        cluster.kill_an_executor()
+        assert process.wait(600) == 0, (tmp_path / "said").read_text()
+    assert cluster.said("exitStatus 137"), "an executor was killed"
     assert tables(tmp_path / "there") == tables(tmp_path / "here")
     text = (tmp_path / "said").read_text()
     assert "Traceback" not in text, text
@@ -97,7 +104,7 @@ def timers(store: Path, messages: int) -> Path:
     return log.folder
 
 
-def test_an_executor_gets_the_hashes_of_its_own_tasks_alone(tmp_path: Path) -> None:
+def test_an_executor_gets_the_hashes_of_its_own_tasks_alone(cluster: Cluster, tmp_path: Path) -> None:
     """Two nights over Apache's log: the second one on the cluster, and beside it on the local engine."""
     full = timers(tmp_path / "full", 12_000)
     names = sorted(path.name for path in full.iterdir())
@@ -116,17 +123,18 @@ def test_an_executor_gets_the_hashes_of_its_own_tasks_alone(tmp_path: Path) -> N
     shares = 1 + 16 * known // SHARE_BYTES
     assert shares >= 4
     seen: dict[tuple[str, str], int] = {}
-    with Cluster(tmp_path / "cluster") as cluster, open(tmp_path / "said", "w+") as said:
-        there = [*words, "--out", str(tmp_path / "there"), "--state", str(tmp_path / "cluster-state")]
-        with started(cluster, there, said) as process:
+    there = [*words, "--out", str(tmp_path / "there"), "--state", str(tmp_path / "cluster-state")]
+    before = cluster.handed_over().keys()
+    with open(tmp_path / "said", "w+") as said, started(cluster, there, said) as process:
 
-            def ended() -> bool:
-                for place, size in cluster.handed_over().items():
+        def ended() -> bool:
+            for place, size in cluster.handed_over().items():
+                if place not in before:
                     seen[place] = max(size, seen.get(place, 0))
-                return process.poll() is not None
+            return process.poll() is not None
 
-            wait_until(ended, 600, "the end of the second night")
-            assert process.returncode == 0, (tmp_path / "said").read_text()
+        wait_until(ended, 600, "the end of the second night")
+        assert process.returncode == 0, (tmp_path / "said").read_text()
     got = [place for place, size in seen.items() if size > SHARE_BYTES // 2]
     assert len({executor for executor, _ in got}) == 2, f"both executors were at work: {seen}"
     assert len(got) == shares, f"each share is on one executor only: {seen}"

@@ -27,6 +27,13 @@ def call(*arguments: object) -> Result:
     return CliRunner().invoke(command.lateness_command, [str(argument) for argument in arguments])
 
 
+@pytest.fixture(autouse=True)
+def words_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are made, but nothing is drawn: the pictures take longer than the rest, and nobody looks at them here."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: extra bench")
+    monkeypatch.setattr("bench.report.pieces.page.drawn", lambda chart: f"<div>{chart.key}</div>")
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     make_log(tmp_path / "store", np.zeros(3, np.int64), segment_bytes=1 << 20)
