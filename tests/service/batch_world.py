@@ -150,7 +150,7 @@ class DoesNotLookAgain(BatchNode):
                     self.ask(
                         broker,
                         lambda offset=offset: self.world.deliver(queue, offset),  # type: ignore[misc]
-                        lambda at, offset=offset: shard.acknowledged(offset, queue, at),  # type: ignore[misc]
+                        lambda at, offset=offset: shard.acknowledged([offset], queue, at),  # type: ignore[misc]
                     )
 
         self.world.at(self.world.now + 400, lambda: self.when_running(later))
