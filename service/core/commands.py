@@ -169,8 +169,7 @@ class CommandTable:
             return finished
         self.cancel(line.entry, line.origin)
         self.gone.append(line.entry)
-        # Also the sender's entry: it is done if its roll was read, which may have rotted.
-        return [*finished, line.entry, *([line.origin] if line.origin >= 0 else ())]
+        return [*finished, line.entry]
 
     def _move(self, entry: int, due_ms: int, done: DoneEntries) -> None:
         self.changing[entry] = due_ms

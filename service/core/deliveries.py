@@ -105,6 +105,7 @@ class Deliveries:
 
         ``lost``: deliveries that were lost before the reading began. Those that were not found were not stored.
         """
+        self._has_searched = bool(self.doubts)
         for offset in delivered:
             self._finish(offset)
         for doubt in self.doubts:

@@ -196,7 +196,8 @@ class Shard(Deliveries):
         if line.kind in COMMANDS:
             self.commands.read(line, self.done)
             return False
-        if line.generation == self.takeovers.generation >= 0 and max(line.about, line.entry) < line.offset:
+        own = line.generation == self.takeovers.generation >= 0
+        if own and max(line.about, line.entry, line.origin) < line.offset:
             if line.kind is LineKind.RELEASE:
                 self.takeovers.released()
             elif line.kind is LineKind.ROLL:
@@ -223,10 +224,15 @@ class Shard(Deliveries):
 
     def _see_verdict(self, line: Line) -> None:
         self._finish(line.about)
-        if self.commands.changes(line):
-            self._held.pop(line.entry, None)
-        for offset in self.commands.saw_verdict(line, self.done):
-            self._finish(offset)
+        lines = [line]
+        if line.origin >= 0 and self.takeovers.was_unreadable(line.entry, line.entry + 1):
+            # The roll has rotted before it was read here: its message still waits where it stood before.
+            lines.append(replace(line, entry=self.commands.place_of(line.origin)))
+        for one in lines:
+            if self.commands.changes(one):
+                self._held.pop(one.entry, None)
+            for offset in self.commands.saw_verdict(one, self.done):
+                self._finish(offset)
 
     def backfilled(self, lines: Sequence[Line], next_offset: int) -> list[Line]:
         """Process records from `Backfill.at` on, in order; returns the entries and rolls that wait, as `read` does."""

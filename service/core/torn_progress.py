@@ -18,9 +18,9 @@ every snapshot                              nothing: `TornProgressError`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from service.core.progress import Picture, ProgressRecord
+from service.core.progress import Doubt, Picture, ProgressRecord
 
 __all__ = ["TornProgressError", "picture_of"]
 
@@ -84,6 +84,16 @@ def _add(picture: Picture, row: ProgressRecord) -> None:
         picture.tails, picture.doubts = dict(row.tails), row.doubts
         return
     picture.tails = {queue: picture.tails.get(queue, 0) for queue in {*picture.tails, *row.tails}}
-    picture.doubts = picture.doubts + [doubt for doubt in row.doubts if doubt not in picture.doubts]
+    picture.doubts = _merged([*picture.doubts, *row.doubts])
     if row.generation != picture.generation:
         picture.generation, picture.takeovers = row.generation, {}
+
+
+def _merged(doubts: Iterable[Doubt]) -> list[Doubt]:
+    """One doubt for each of the same deliveries, with the lowest tails: a search raises them about once a second."""
+    found: dict[tuple[int, int], Doubt] = {}
+    for doubt in doubts:
+        known = found.setdefault((doubt.limit, doubt.due_ms), Doubt(doubt.limit, doubt.due_ms, {}))
+        for queue, at in doubt.tails.items():
+            known.tails[queue] = min(at, known.tails.get(queue, at))
+    return list(found.values())

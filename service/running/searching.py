@@ -84,7 +84,8 @@ class Searcher:
                     pull = await ahead.pull(offset, wait=False)
                     texts = (message.properties for message in pull.messages)
                     ids = (delay_id_of(text, self._owner.name, self._owner.queue[0]) for text in texts)
-                    found += [entry for entry in ids if entry >= 0]
+                    # A true delivery is of an entry that was read here; others have come from another cluster.
+                    found += [entry for entry in ids if 0 <= entry < self._owner.shard.read_to]
                     if pull.next_offset <= offset:
                         raise ClientError(f"it ends at {end}, but a pull at {offset} finds nothing")
                     offset = pull.next_offset

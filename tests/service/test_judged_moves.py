@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from service.core.lines import Line, LineKind
 from service.core.progress import Picture, read_record
 from service.core.shard import MaySend, Shard
@@ -68,12 +70,48 @@ def test_what_is_judged_later_is_not() -> None:
     assert list(shard.commands.asked) == [2] and shard.commands.may_change(0)
 
 
+ENTRY = [Line(0, due_ms=5), Line(1, LineKind.TAKEOVER, owner="before")]
+
+
+def verdict(entry: int, due_ms: int = 0, origin: int = 0, at: int = 5) -> list[Line]:
+    """The second command of the queue, and its verdict."""
+    kind = LineKind.MOVE if due_ms else LineKind.CANCEL
+    found = Line(at, LineKind.VERDICT, due_ms, generation=1, about=4, entry=entry, verdict="done", origin=origin)
+    return [Line(4, kind, due_ms, about=0), found]
+
+
 def test_a_message_is_cancelled_also_if_its_roll_has_rotted() -> None:
     """The verdict names the roll and the sender's entry. That was not done, as the roll was not read, and was sent."""
-    lines = [Line(0, due_ms=5), Line(1, LineKind.TAKEOVER, owner="before"), Line(3, LineKind.CANCEL, about=0)]
-    verdict = Line(4, LineKind.VERDICT, generation=1, about=3, entry=2, verdict="done", origin=0)
-    shard = successor(Picture(), [*lines[:2], Line(2, damaged=True), lines[2], verdict])
+    shard = successor(Picture(), [*ENTRY, Line(2, damaged=True), Line(3), *verdict(2)])
     assert 0 in shard.done and list(shard.commands.cancelled) == [2, 0]
+
+
+def test_also_if_it_was_rolled_before_that() -> None:
+    """Then it waits at its first roll."""
+    roll = Line(2, LineKind.ROLL, generation=1, about=0, entry=0)
+    shard = successor(Picture(), [*ENTRY, roll, Line(3, damaged=True), *verdict(3)])
+    assert 2 in shard.done and list(shard.commands.cancelled) == [3, 0, 2]
+
+
+def test_a_message_is_moved_also_if_its_roll_has_rotted() -> None:
+    shard = successor(Picture(), [*ENTRY, Line(2, damaged=True), Line(3), *verdict(2, 9000)])
+    assert shard.commands.changing == {2: 9000, 0: 9000} and 0 not in shard.done
+
+
+def test_a_roll_that_names_another_entry_ends_none() -> None:
+    """A digit of its property has rotted, which no checksum covers, and its verdict repeats it."""
+    roll = Line(3, LineKind.ROLL, generation=1, about=0, entry=2)
+    shard = successor(Picture(), [*ENTRY, Line(2, due_ms=5), roll, *verdict(3, origin=2)])
+    assert 3 in shard.done and 2 not in shard.done
+
+
+@pytest.mark.parametrize("origin", [5, 9, 1 << 40])
+def test_a_verdict_that_names_a_later_entry_is_no_verdict(origin: int) -> None:
+    """It ended every owner that read it, or an entry that was sent later."""
+    later = [Line(at) for at in range(6, 10)]
+    shard = successor(Picture(), [*ENTRY, Line(2), Line(3), *verdict(2, origin=origin), *later])
+    assert not shard.commands.cancelled and 2 not in shard.done and 9 not in shard.done
+    assert list(shard.commands.asked) == [4]
 
 
 def test_also_with_a_real_owner(tmp_path: Path) -> None:

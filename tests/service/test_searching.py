@@ -119,6 +119,30 @@ def test_a_search_that_is_interrupted_is_continued_by_the_next_owner(monkeypatch
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("strange", [20, 1 << 40])
+def test_what_names_an_entry_that_was_not_read_is_no_delivery_of_it(strange: int) -> None:
+    """It has come from another cluster. It ended the search, or an entry that was sent later."""
+
+    async def work() -> None:
+        owner = Long()
+        owner.warnings.append("no pull fails")
+        owner.log[4] = delivered(strange)
+        await Searcher(cast(Searching, owner))._scan(TARGET, 0, [])
+        assert {at for at in range(3, 20) if at in owner.shard.done} == set(range(10, 20)) - {14}
+        assert strange not in owner.shard.done and not owner.shard.doubts and owner.shard.is_changed
+
+    asyncio.run(work())
+
+
+def test_the_end_of_a_search_that_found_nothing_is_saved() -> None:
+    """The next owner would search that queue again."""
+    shard = Owner().shard
+    shard.doubts = [Doubt(3, 1 << 60, {TARGET: 4})]
+    assert not shard.is_changed
+    shard.scanned(TARGET, [], [])
+    assert shard.is_changed and not shard.scans()
+
+
 def test_what_was_lost_is_looked_for_from_the_begin_although_a_part_was_searched() -> None:
     shard = Owner().shard
     shard.doubts = [Doubt(3, 1 << 60, {TARGET: 4})]

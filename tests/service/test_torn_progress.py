@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from remoting.messages.message import StoredMessage
 from service.core.done_entries import DoneEntries
 from service.core.lines import Line, LineKind
-from service.core.progress import Picture, ProgressRecord, TargetQueue
+from service.core.progress import Doubt, Picture, ProgressRecord, TargetQueue
 from service.core.shard import Shard
 from service.core.torn_progress import TornProgressError, picture_of
 from service.link.cluster import ClusterLink, Pull
@@ -197,3 +197,18 @@ def test_without_any_snapshot_the_shard_stops(count: int) -> None:
 def test_a_shard_without_progress_begins_with_nothing() -> None:
     picture, said = read([])
     assert picture.generation == -1 and not said
+
+
+def test_doubts_of_the_same_deliveries_are_one_with_the_lowest_tails() -> None:
+    """A search raises its tails about once a second. After a gap each record's were kept: 46 for one."""
+    a, b, _ = QUEUES
+    tails: list[dict[TargetQueue, int]] = [{a: 5, b: 7}, {a: 9, b: 7}, {a: 12}, {b: 3}]
+    done = DoneEntries()
+    rows = [
+        ProgressRecord(NAME, 1, at, 0, -1, {}, [Doubt(4, 100, at_tails)], done if at == 0 else None)
+        for at, at_tails in enumerate(tails)
+    ]
+    found = picture_of([rows[0], None, *rows[2:]])
+    assert found.is_torn and found.doubts == [Doubt(4, 100, {a: 5, b: 3})]
+    rows[3].doubts.append(Doubt(4, 101, {a: 12}))
+    assert len(picture_of([rows[0], None, *rows[2:]]).doubts) == 2, "others stay apart"

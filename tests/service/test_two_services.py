@@ -40,6 +40,7 @@ class Searched:
     """An owner in doubt, its cluster with one target queue, and its shard, in one."""
 
     name = SHARD
+    read_to = 1 << 40
 
     def __init__(self, entry_topic: str, messages: Sequence[StoredMessage]) -> None:
         self.queue: TargetQueue = (entry_topic, "broker-a", 0)
