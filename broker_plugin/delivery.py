@@ -33,7 +33,6 @@ from broker_plugin.figures.tally import Delivered, Uncounted
 from broker_plugin.rules.properties import own_properties_of
 from broker_plugin.rules.states import MOVE_OF, Claim, IllegalMoveError, Move, State, after
 from broker_plugin.rules.stats import Stats
-from remoting.messages.build import build_name
 from remoting.messages.message import RecordError, record_fields
 from store.disk.errors import StoreError
 from store.put.lateness import LatenessCounts
@@ -50,10 +49,10 @@ BATCH_BYTES = 768 << 10
 """A batch ends at this many bytes of records: this bounds its memory and its time."""
 BLOCK_MIN = 64
 """Fewest records that are tried as a block; fewer cost less one by one."""
-BLOCK_MIN_COMPILED = 256
-"""`BLOCK_MIN` of the compiled build: there single records cost half as much, NumPy's calls as much as before."""
 SINGLY_MAX = 32
 """Most records that one step reads one by one after one of a batch could not be read."""
+FEW = 24
+"""So many records are looked up together: fewer of them cost less one by one."""
 STALL_MIN_MS, STALL_MAX_MS = 100, 1000
 """Shortest and longest pause between two tries while the store refuses everything."""
 
@@ -118,7 +117,7 @@ class Deliverer:
         self._failures = failures
         self._warn = warn
         self._stalls = 0
-        self.block_min = BLOCK_MIN if build_name() == "pure Python" else BLOCK_MIN_COMPILED
+        self.block_min = BLOCK_MIN
         self.stats = stats
         self.lose_track: Callable[[], None] = lambda: None
         """Stops checkpoints, so that the durable one stays as it is until a restart."""
@@ -151,7 +150,8 @@ class Deliverer:
         if not fresh:
             # Before the append, because it may read files: after it, marking must not be able to fail.
             try:
-                refs = list(map(spill.home, refs))
+                if looked_at < FEW or not spill.all_wait(refs):
+                    refs = list(map(spill.home, refs))
             except StoreError:
                 return self._deliver_singly(places, dues, refs, now_ms, lateness, wanted, state)
             places = [place for place, ref in enumerate(refs) if ref >= 0]

@@ -19,10 +19,11 @@ SLICE_NS = 500_000
 LONG_SLICE_NS = 2_000_000
 BATCH_MAX = 512
 """Most records of one batch."""
-BATCH_MIN = 96
-"""Fewest records of a batch, if there are as many. In pure Python they make a block (`broker_plugin.delivery`), at half
-the cost: a thread that has fallen behind and delivers one by one would stay behind. The compiled build makes blocks of
-256 and more only; there, so few records are put one by one.
+BATCH_MIN = 256
+"""Fewest records of a batch, if there are as many.
+
+A batch has costs of its own, so each record of a small one costs more; and the more a record costs, the fewer fit into
+a slice. A thread that has fallen behind must not be caught between the two: it would stay behind.
 """
 YIELD_S = 0.00005
 BUSY_YIELD_S = 0.0003

@@ -40,7 +40,7 @@ def cannot_read(path: Path) -> None:
     raise StoreError(f"cannot read {path}: Input/output error (errno 5)")
 
 
-@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("count", [1, 20, 40])
 def test_what_has_moved_since_it_was_armed_is_marked_where_it_lives(count: int) -> None:
     disk = SimDisk()
     checkpoint = FakeCheckpoint()

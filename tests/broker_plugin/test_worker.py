@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from broker_plugin.delivery import BLOCK_MIN, BLOCK_MIN_COMPILED
+from broker_plugin.delivery import BLOCK_MIN
 from broker_plugin.threads.clock import Alarm, Clock, StepWatch
 from broker_plugin.threads.pace import BATCH_MAX, BATCH_MIN, BUSY_YIELD_S, LONG_SLICE_NS, YIELD_S, Pace
 from broker_plugin.threads.worker import Worker
@@ -65,12 +65,12 @@ def test_recovery_works_in_longer_slices() -> None:
     for pace in (short, long):
         pace.paused(900_000)
         for _ in range(99):
-            pace.worked(100, 100, 400_000)
-    assert short.batch == pytest.approx(125, abs=1) and long.batch == pytest.approx(500, abs=1)
+            pace.worked(256, 256, 256 * 5_000)
+    assert short.batch == BATCH_MIN and long.batch == pytest.approx(400, abs=1)
 
 
 def test_who_is_behind_always_takes_enough_for_a_block() -> None:
-    assert BATCH_MIN >= BLOCK_MIN and BATCH_MAX >= BLOCK_MIN_COMPILED
+    assert BATCH_MIN >= BLOCK_MIN
 
 
 def test_batches_shrink_while_somebody_wants_the_interpreter() -> None:
@@ -81,8 +81,8 @@ def test_batches_shrink_while_somebody_wants_the_interpreter() -> None:
     assert pace.busy
     assert pace.pause_s == BUSY_YIELD_S
     for _ in range(50):
-        pace.worked(BATCH_MAX, BATCH_MAX, BATCH_MAX * 4_000)
-    assert 115 <= pace.batch <= 135  # half a millisecond at 4 µs each
+        pace.worked(BATCH_MAX, BATCH_MAX, BATCH_MAX * 1_250)
+    assert 390 <= pace.batch <= 410  # half a millisecond at 1.25 µs each
     for _ in range(50):
         pace.worked(BATCH_MAX, BATCH_MAX, BATCH_MAX * 500_000)
     assert pace.batch == BATCH_MIN
