@@ -19,6 +19,7 @@ from broker_plugin.aside import GateAside
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import Failures
 from broker_plugin.figures.balance import TopicBalance
+from broker_plugin.figures.behind import Behind
 from broker_plugin.figures.measures import plugin_families
 from broker_plugin.figures.tally import Accepted, Delivered
 from broker_plugin.hook import Gate
@@ -163,8 +164,16 @@ class DelayPlugin:
         if context.now_ms is None:
             self.pending.pause_by(self._let_others, clock.worked_ns, clock.monotonic_ns)
             rooms.pause = self._let_others
-        self.gate.keyed, self.gate.limits, self.spiller.tidy = rooms.keyed, rooms.limits, rooms.tidy
+        self.gate.keyed, self.gate.limits = rooms.keyed, rooms.limits
+        self.behind = Behind(self.sweeper, self.deliverer, self.ranges, lock, context.warn)
+        self.behind.began(now_ms)
+        self.spiller.tidy = self._tidy
         self.deliverer.tally = rooms.told(self.deliverer.tally)
+
+    def _tidy(self, now_ms: int) -> None:
+        assert self.rooms is not None
+        self.rooms.tidy(now_ms)
+        self.behind.look(now_ms)
 
     def _let_others(self) -> None:
         """Pause between two slices of a look or a bulk change; longer while deliveries are late."""

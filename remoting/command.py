@@ -43,7 +43,6 @@ __all__ = [
     "ProtocolError",
     "RemotingCommand",
     "decode_command",
-    "decode_frame",
     "decode_json",
     "encode_command",
     "request",
@@ -174,13 +173,6 @@ def request(
 
 
 # ------------------------------------------------------------------------------------------------ reading
-
-
-def decode_frame(frame: bytes) -> RemotingCommand:
-    """Read a frame that begins behind its length word. Raises ProtocolError."""
-    if len(frame) < 4:
-        raise ProtocolError(f"frame of {len(frame)} bytes has no header length")
-    return decode_command(frame, int.from_bytes(frame[:4], "big"), 4, len(frame))
 
 
 def decode_command(data: bytes, header_word: int, at: int, end: int) -> RemotingCommand:

@@ -51,6 +51,8 @@ MODELS = (
 STORIES = (
     "tests/service/test_attacks.py",
     "tests/service/test_batch_world.py",
+    "tests/service/test_blind_backfill.py",
+    "tests/service/test_bounded_takeover.py",
     "tests/service/test_clerk_world.py",
     "tests/service/test_rotten_world.py",
     "tests/service/test_simulation.py",

@@ -103,10 +103,6 @@ class Wire:
             },
         )
 
-    def create_group(self, group: str) -> None:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP at a broker, with Apache's defaults."""
-        self.ask(200, {}, json.dumps({"groupName": group}).encode())
-
     def wait_route(self, topic: str, seconds: float) -> None:
         """Ask a name server until it knows the topic."""
         until = time.monotonic() + seconds
@@ -118,11 +114,6 @@ class Wire:
                 if time.monotonic() > until:
                     raise AssertionError(f"the name server never learnt of {topic}: {error}") from error
                 time.sleep(0.1)
-
-    def set_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """UPDATE_CONSUMER_OFFSET of one queue."""
-        fields = {"consumerGroup": group, "topic": topic, "queueId": queue_id, "commitOffset": offset}
-        self.ask(15, fields)
 
     def offset_of(self, group: str, topic: str, queue_id: int) -> int | None:
         """QUERY_CONSUMER_OFFSET of one queue; None if the group has none."""

@@ -165,7 +165,6 @@ class OverlayFiles(Files):
         self._contents: dict[Path, _Content] = {}
         self._gone: set[Path] = set()
         self._directories: set[Path] = set()
-        self._times_ms: dict[Path, int] = {}
 
     def open(self, path: Path, *, create: bool = False, size: int | None = None) -> File:
         """Open a file; a new one exists here only. Raises StoreError."""
@@ -231,7 +230,6 @@ class OverlayFiles(Files):
             raise _error("remove", path, errno.ENOTEMPTY)
         self._contents.pop(path, None)
         self._directories.discard(path)
-        self._times_ms.pop(path, None)
         self._gone.add(path)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -264,15 +262,7 @@ class OverlayFiles(Files):
         """Time of the last change, epoch ms; 0 for a file that was made here. Raises StoreError."""
         if not self.exists(path):
             raise _error("stat", path, errno.ENOENT)
-        if path in self._times_ms:
-            return self._times_ms[path]
         return super().mtime_ms(path) if path.exists() else 0
-
-    def set_mtime_ms(self, path: Path, time_ms: int) -> None:
-        """Set it here only. Raises StoreError."""
-        if not self.exists(path):
-            raise _error("set time of", path, errno.ENOENT)
-        self._times_ms[path] = time_ms
 
     def file_size(self, path: Path) -> int:
         """Size of a file in bytes. Raises StoreError."""

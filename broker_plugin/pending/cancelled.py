@@ -51,16 +51,6 @@ class CancelledRows:
         self._lacking: dict[int, MessageRow] = {}
         """By delay id: rows of cancelled messages that a full disk has refused."""
 
-    @property
-    def owed_count(self) -> int:
-        """Number of rows that are still to be voided."""
-        return len(self._owed)
-
-    @property
-    def lacking_count(self) -> int:
-        """Number of rows that wait for room on the disk."""
-        return len(self._lacking)
-
     def encoded(self, found: Slice, now_ms: int) -> bytes:
         """Make the rows of a slice, for `noted`. Needs no lock."""
         topics, keys = [topic_crc(found.topic)] * len(found.ids), [0] * len(found.ids)

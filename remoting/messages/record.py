@@ -53,7 +53,6 @@ __all__ = [
     "body_bounds",
     "encode_record",
     "record_fields",
-    "record_magic",
     "record_size",
     "record_topic",
     "store_ms_at",
@@ -269,15 +268,6 @@ def record_size(buffer: Buffer, at: int = 0) -> int:
     except struct_error as error:
         raise RecordError(f"no record at {at}: only {len(buffer)} bytes") from error
     return size
-
-
-def record_magic(buffer: Buffer, at: int = 0) -> int:
-    """Read a record's magic, unsigned; raises RecordError when there are no eight bytes."""
-    try:
-        magic: int = INT.unpack_from(buffer, at + MAGIC_AT)[0] & 0xFFFFFFFF
-    except struct_error as error:
-        raise RecordError(f"no record at {at}: only {len(buffer)} bytes") from error
-    return magic
 
 
 def body_bounds(head: Buffer) -> tuple[int, int]:

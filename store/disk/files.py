@@ -272,13 +272,6 @@ class Files:
         except OSError as cause:
             raise disk_error("cannot stat", path, cause) from cause
 
-    def set_mtime_ms(self, path: Path, time_ms: int) -> None:
-        """Set the time of the last change, epoch milliseconds. Raises StoreError."""
-        try:
-            os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
-        except OSError as cause:
-            raise disk_error("cannot set time of", path, cause) from cause
-
     def file_size(self, path: Path) -> int:
         """Size in bytes. Raises StoreError."""
         try:

@@ -17,9 +17,10 @@ from bench.fetching.cache import need_tools
 from bench.generator import native, rocketmq
 from bench.generator.load import Load, LoadResult
 from bench.generator.sender import Sender
-from remoting.command import FLAG_RESPONSE, RemotingCommand, decode_frame, encode_command
+from remoting.command import FLAG_RESPONSE, RemotingCommand, encode_command
 from remoting.messages.batch import split_batch
 from remoting.messages.properties import parse_properties
+from tests.support.frames import decode_frame
 from tests.support.need import need
 
 

@@ -11,9 +11,9 @@ import pytest
 from bench.generator import rocketmq
 from bench.generator.load import Kind, Load
 from bench.generator.ring import BODY_MARK, DELAY_MARK, ISO_MARK, Ring, Template, find_fields, opaque_of
-from remoting.command import decode_frame
 from remoting.messages.batch import split_batch
 from remoting.messages.properties import parse_properties
+from tests.support.frames import decode_frame
 
 NOW_MS = 1_763_000_000_123
 

@@ -79,7 +79,7 @@ def test_it_goes_by_and_by_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> No
         end(desk)
         rows = desk.world.plugin.rooms
         assert rows is not None
-        assert rows.cancelled.owed_count == 0
+        assert len(rows.cancelled._owed) == 0
         assert rows.past.find(offset) is None
 
 
@@ -110,7 +110,7 @@ def test_a_row_for_which_there_was_no_room_is_written_when_there_is(how: str, bu
     rooms = desk.world.plugin.rooms
     assert rooms is not None
     rooms.tidy(NOW)
-    assert rooms.cancelled.lacking_count == 1
+    assert len(rooms.cancelled._lacking) == 1
     assert row_says(desk, offset)
     assert rooms.cancelled.find_key("T", "k") == offset
     assert desk.change(offset).verdict is V.ALREADY
@@ -122,7 +122,7 @@ def test_a_row_for_which_there_was_no_room_is_written_when_there_is(how: str, bu
     if how == "stop":
         desk.world.stop_and_start()
     else:
-        assert rooms.cancelled.lacking_count == 0
+        assert len(rooms.cancelled._lacking) == 0
         desk.world.store.flusher.sync_all()
         desk.world.kill()
     assert desk.change(offset).verdict is V.ALREADY
@@ -169,12 +169,12 @@ def test_rows_that_wait_for_room_are_written_a_few_at_a_time(monkeypatch: pytest
     monkeypatch.setattr(MessageRows, "add", noted)
     assert desk.change(sent[21]).verdict is V.DONE
     rooms.tidy(NOW)
-    assert (holds, rooms.cancelled.lacking_count) == ([4, 4], 22)
+    assert (holds, len(rooms.cancelled._lacking)) == ([4, 4], 22)
     full(desk)
     assert desk.change(sent[22]).verdict is V.DONE
-    assert rooms.cancelled.lacking_count == 18
+    assert len(rooms.cancelled._lacking) == 18
     pauses: list[int] = []
-    rooms.pause = lambda: pauses.append(rooms.cancelled.lacking_count)
+    rooms.pause = lambda: pauses.append(len(rooms.cancelled._lacking))
     rooms.tidy(NOW)
     assert pauses == [14, 10, 6, 2], "deliveries get the lock between two slices"
     assert max(holds) == 4
@@ -214,7 +214,7 @@ def test_rows_of_which_only_some_could_be_written_are_taken_back(monkeypatch: py
     assert [row_says(desk, offset) for offset in sent] == [False] * 3
     desk.world.disk.fault = None
     rooms.tidy(NOW)
-    assert rooms.cancelled.owed_count == 0
+    assert len(rooms.cancelled._owed) == 0
     assert [row_says(desk, offset) for offset in sent] == [False] * 3
 
 
@@ -249,7 +249,7 @@ def test_what_no_row_was_written_of_is_not_remembered(monkeypatch: pytest.Monkey
         desk.change(offset)
     rooms = desk.world.plugin.rooms
     assert rooms is not None
-    assert (rooms.cancelled.owed_count, rooms.cancelled.lacking_count) == (0, 0)
+    assert (len(rooms.cancelled._owed), len(rooms.cancelled._lacking)) == (0, 0)
 
 
 @pytest.mark.parametrize("clears", [True, False])

@@ -18,6 +18,7 @@ from tests.simulation.fresh import FRESH_SEED
 from tests.support import hostile
 from tests.support.fault_storm import FaultyBroker
 from tests.support.wire import Wire, WireError
+from tests.support.wire_admin import create_group
 
 pytestmark = pytest.mark.process
 
@@ -106,7 +107,7 @@ def _messages(wire: Wire, topic: str, queue_id: int, end: int) -> bytes:
     fields = {"consumerGroup": "cg", "topic": topic, "queueId": queue_id, "maxMsgNums": 32, "sysFlag": 4}
     fields |= {"commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0}
     fields["expressionType"] = "TAG"
-    wire.create_group("cg")
+    create_group(wire, "cg")
     while offset < end:
         ext, part = wire.ask(11, {**fields, "queueOffset": offset})
         assert int(ext["nextBeginOffset"]) > offset

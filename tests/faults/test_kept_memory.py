@@ -21,6 +21,7 @@ from remoting.messages.properties import format_properties
 from tests.support.fault_storm import FaultyBroker
 from tests.support.pull_fields import pull_fields
 from tests.support.wire import Wire
+from tests.support.wire_admin import create_group
 
 pytestmark = pytest.mark.process
 
@@ -84,7 +85,7 @@ def test_150_pulls_with_8_mib_each_are_held_without_them(broker: FaultyBroker) -
     peer = _Peer(broker.address)
     with Wire(broker.address, 60) as polite:
         polite.create_topic("load")
-        polite.create_group("readers")
+        create_group(polite, "readers")
         idle = _rss(broker)
         fields = {**pull_fields("readers", "load"), "sysFlag": 6, "suspendTimeoutMillis": 60_000}
         for _ in range(150):

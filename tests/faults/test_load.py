@@ -26,6 +26,7 @@ from tests.support.need import in_ci
 from tests.support.pull_fields import pull_fields
 from tests.support.wait import wait_until
 from tests.support.wire import Wire
+from tests.support.wire_admin import create_group
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
 
@@ -192,7 +193,7 @@ def test_two_thousand_connections_of_all_kinds(tmp_path: Path) -> None:
         broker.up()
         with Wire(broker.address, PATIENCE) as polite:
             polite.create_topic("load")
-            polite.create_group("readers")
+            create_group(polite, "readers")
             for _ in range(STORED):
                 polite.ask(310, {**SEND, "e": 0}, BODY)
             process = _Process(broker.child.process.pid)

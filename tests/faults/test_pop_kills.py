@@ -24,6 +24,7 @@ from tests.support import hostile
 from tests.support.fault_storm import FaultyBroker
 from tests.support.wait import let_pass
 from tests.support.wire import Wire, WireError
+from tests.support.wire_admin import create_group
 
 pytestmark = pytest.mark.process
 
@@ -218,7 +219,7 @@ def test_a_kill_loses_nothing_and_repeats_nothing_that_was_answered(
         broker.up()
         with Wire(broker.address) as wire:
             wire.create_topic(TOPIC, QUEUES)
-            wire.create_group(GROUP)
+            create_group(wire, GROUP)
         for _ in range(KILLS):
             with Wire(broker.address) as wire:
                 Load(wire, rng, ledger, order).go(rng.randint(*STEPS), broker.kill)

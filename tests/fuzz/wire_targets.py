@@ -32,7 +32,7 @@ from broker.naming.registration import parse_registration
 from broker.tables.subscriptions import GroupSubscription
 from broker_plugin.rules.properties import TimerError, disarmed, own_properties_of, read_due, stamped, without_timers
 from remoting.codes import SERIALIZE_BINARY, SERIALIZE_JSON
-from remoting.command import RemotingCommand, decode_frame, encode_command, request
+from remoting.command import RemotingCommand, encode_command, request
 from remoting.connection import FrameDecoder
 from remoting.errors import HeaderError, MessageError, ProtocolError
 from remoting.filters.sql_filter import Sql92Error, compile_sql92
@@ -51,6 +51,7 @@ from remoting.messages.batch import join_batch, split_batch
 from remoting.messages.keys import message_keys, tags_code
 from remoting.messages.properties import get_property, has_property, parse_properties, remove_properties, with_property
 from tests.fuzz.engine import Target
+from tests.support.frames import decode_frame
 
 __all__ = ["TARGETS"]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.support.wait import wait_until
 from tests.support.wire import Wire
+from tests.support.wire_admin import create_group
 
 __all__ = ["DIFFERENCES", "GROUP", "QUEUES", "TOPIC", "Answer", "Case", "World", "cases"]
 
@@ -51,7 +52,7 @@ class World:
         for topic in (TOPIC, OTHER):
             self.wire.create_topic(topic, QUEUES)
         for group in (GROUP, OTHER_GROUP):
-            self.wire.create_group(group)
+            create_group(self.wire, group)
         with Wire(namesrv) as names:
             names.wait_route(TOPIC, 30)
         for topic in (TOPIC, OTHER):

@@ -29,6 +29,7 @@ from tests.support.commitlog import Record, read_commit_log
 from tests.support.parallel import run_all
 from tests.support.wait import let_pass
 from tests.support.wire import Wire
+from tests.support.wire_admin import create_group, set_offset
 
 __all__ = ["DUE_FIELDS", "Part", "run_workload"]
 
@@ -84,12 +85,12 @@ def _prepare(broker: str, namesrv: str, clients: list[str]) -> None:
         for topic, queues in names:
             wire.create_topic(topic, queues)
         for client in clients:
-            wire.create_group(f"it-{_plain(client)}")
+            create_group(wire, f"it-{_plain(client)}")
         if "ons-1.8.8.8" in clients:
             # A new group of this client starts at the end of a queue, so it may miss what comes while it starts.
             for kind in SENDS["ons-1.8.8.8"]:
                 for queue_id in range(4):
-                    wire.set_offset("it-ons-1888", topic_of("ons-1.8.8.8", kind), queue_id, 0)
+                    set_offset(wire, "it-ons-1888", topic_of("ons-1.8.8.8", kind), queue_id, 0)
     with Wire(namesrv) as wire:
         for topic, _ in names:
             wire.wait_route(topic, 30)

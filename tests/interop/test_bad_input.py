@@ -33,6 +33,7 @@ from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.parallel import run_all
 from tests.support.wire import Wire
+from tests.support.wire_admin import create_group
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
 
@@ -109,7 +110,7 @@ def _run(broker: OurBroker | ApacheBroker, answers: Answers) -> None:
     addresses = {"broker": broker.address, "name server": broker.namesrv}
     with Wire(broker.address) as wire:
         wire.create_topic(TOPIC)
-        wire.create_group(GROUP)
+        create_group(wire, GROUP)
     with Wire(broker.namesrv) as wire:
         wire.wait_route(TOPIC, 30)
     for by, address in addresses.items():

@@ -21,6 +21,7 @@ from tests.support.commitlog import read_commit_log
 from tests.support.ours import OurBroker
 from tests.support.wait import happens, let_pass, wait_until
 from tests.support.wire import Wire
+from tests.support.wire_admin import create_group, set_offset
 
 pytestmark = [pytest.mark.interop, pytest.mark.process]
 
@@ -87,9 +88,9 @@ def test_topic_is_created_by_the_first_send(broker: OurBroker, borrow: Borrow, o
     with Wire(broker.namesrv) as wire:
         wire.wait_route(own, 60)
     with Wire(broker.address) as wire:
-        wire.create_group(f"{own}-c")
+        create_group(wire, f"{own}-c")
         for queue_id in range(4):
-            wire.set_offset(f"{own}-c", own, queue_id, 0)
+            set_offset(wire, f"{own}-c", own, queue_id, 0)
     client.consume("c", f"{own}-c", {own: "*"})
     events = client.wait_received("c", 20, 60)
     assert sorted(_numbers(events)) == list(range(20))

@@ -17,6 +17,7 @@ from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.wait import happens, let_pass
 from tests.support.wire import Wire
+from tests.support.wire_admin import create_group, set_offset
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
 
@@ -62,9 +63,9 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def _prepare(broker: Broker, topic: str) -> None:
     with Wire(broker.address) as wire:
         wire.create_topic(topic, QUEUES)
-        wire.create_group(f"{topic}-c")
+        create_group(wire, f"{topic}-c")
         for queue_id in range(QUEUES):
-            wire.set_offset(f"{topic}-c", topic, queue_id, 0)
+            set_offset(wire, f"{topic}-c", topic, queue_id, 0)
     with Wire(broker.namesrv) as wire:
         wire.wait_route(topic, 30)
 

@@ -24,6 +24,7 @@ from tests.support.ours import OurBroker
 from tests.support.parallel import run_all
 from tests.support.wait import let_pass, let_pass_until_ms
 from tests.support.wire import Wire
+from tests.support.wire_admin import create_group
 
 pytestmark = [pytest.mark.interop, pytest.mark.process]
 
@@ -102,7 +103,7 @@ def _try(folder: Path, name: str, flush: str, how: str, slower: int) -> Restart:
         pace = slower * max(1.0, (time.monotonic() - began) / USUAL_START_S)
         with Wire(broker.address) as wire:
             wire.create_topic(TOPIC)
-            wire.create_group("restart-group")
+            create_group(wire, "restart-group")
             wire.create_topic("%RETRY%restart-group", 1)
         with Wire(broker.namesrv) as wire:
             wire.wait_route(TOPIC, 60)

@@ -20,6 +20,7 @@ from tests.support.need import need
 from tests.support.shards import ShardedBroker
 from tests.support.wait import happens, wait_until
 from tests.support.wire import Wire
+from tests.support.wire_admin import create_group
 
 pytestmark = [pytest.mark.interop, pytest.mark.process]
 
@@ -176,7 +177,7 @@ def test_two_shards_and_apaches_broker_are_one_cluster(
         for address in (ours.address, apache.address):
             with Wire(address) as wire:
                 wire.create_topic(TOPIC)
-                wire.create_group(GROUP)
+                create_group(wire, GROUP)
                 wire.create_topic(f"%RETRY%{GROUP}", 1)
         wait_until(lambda: len(ours.brokers_of(TOPIC)) == 3, SECONDS, "all three are in the routes")
         assert set(ours.brokers_of(TOPIC)) == {"broker-a-0", "broker-a-1", "apache-a"}

@@ -21,6 +21,7 @@ from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.wait import happens, let_pass, wait_until
 from tests.support.wire import Wire
+from tests.support.wire_admin import create_group, set_offset
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
 
@@ -77,9 +78,9 @@ def borrow(broker: Broker, hosts: Hosts, start_client: StartClient) -> Iterator[
 def _prepare(broker: Broker, topic: str, group: str) -> None:
     with Wire(broker.address) as wire:
         wire.create_topic(topic)
-        wire.create_group(group)
+        create_group(wire, group)
         for queue_id in range(4):
-            wire.set_offset(group, topic, queue_id, 0)
+            set_offset(wire, group, topic, queue_id, 0)
     with Wire(broker.namesrv) as wire:
         wire.wait_route(topic, 30)
 

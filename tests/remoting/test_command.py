@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.codes import MAX_FRAME_BYTES, LanguageCode, RequestCode
-from remoting.command import ProtocolError, RemotingCommand, decode_frame, encode_command, request
+from remoting.command import ProtocolError, RemotingCommand, encode_command, request
 from remoting.connection import FrameDecoder
 from remoting.send_reply import encode_send_reply, send_reply_encoder
+from tests.support.frames import decode_frame
 
 int16 = st.integers(-(2**15), 2**15 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)

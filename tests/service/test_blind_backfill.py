@@ -22,7 +22,8 @@ from service.core.takeovers import Takeovers
 from tests.service.cluster_world import resuming, story
 from tests.service.rotten_verdicts import HarshRottenVerdicts, RottenVerdicts
 from tests.service.test_bounded_takeover import owner_that_read, successor
-from tests.service.test_simulation import FAIR, SEEDS
+from tests.service.test_simulation import FAIR
+from tests.support.examples import seeds
 
 BEGIN = [Line(0, due_ms=5), Line(1, LineKind.TAKEOVER, owner="before")]
 
@@ -31,7 +32,7 @@ BEGIN = [Line(0, due_ms=5), Line(1, LineKind.TAKEOVER, owner="before")]
 @pytest.mark.parametrize("resumes", [False, True])
 def test_no_command_is_carried_out_after_a_later_one(kind: type[RottenVerdicts], resumes: bool) -> None:
     rotten = anew = 0
-    for seed in range(SEEDS // 4):
+    for seed in seeds(16):
         world = resuming(kind(seed)) if resumes else kind(seed)
         assert story(world) == {**FAIR, "again": 0}, f"{kind.__name__}, seed {seed}"
         rotten, anew = rotten + len(world.rotten), anew + world.begun_anew

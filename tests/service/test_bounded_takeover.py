@@ -23,7 +23,8 @@ from tests.service.cluster_world import HarshWorld, Node, World, assign, resumin
 from tests.service.planted_backfill import BACKFILL_BUGS
 from tests.service.rotten_verdicts import RottenVerdicts
 from tests.service.rotten_world import RottenWorld, TornWorld
-from tests.service.test_simulation import FAIR, SEEDS
+from tests.service.test_simulation import FAIR
+from tests.support.examples import seeds
 
 STORIES = 150
 """Most stories that a bug may take to be found."""
@@ -37,7 +38,7 @@ SINCE = 100
 @pytest.mark.parametrize("kind", [World, HarshWorld, RottenWorld, TornWorld])
 def test_nothing_is_lost_early_or_twice(kind: type[World]) -> None:
     early = 0
-    for seed in range(SEEDS // 4):
+    for seed in seeds(16):
         world = resuming(kind(seed))
         assert story(world) == FAIR, f"{kind.__name__}, seed {seed}"
         early += world.sent_early

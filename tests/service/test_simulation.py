@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.service.cluster_world import HarshWorld, World, story
 from tests.support.examples import seeds
 
-SEEDS = int(os.environ.get("SERVICE_SEEDS", "20"))
-"""For the tests of other files."""
 FAIR = {"lost": 0, "early": 0, "twice": 0, "undead": 0, "wrong": 0}
 
 

@@ -27,6 +27,7 @@ from tests.support.ports import free_ports_around
 from tests.support.shards import ShardedBroker
 from tests.support.wait import wait_until
 from tests.support.wire import Wire, WireError
+from tests.support.wire_admin import create_group, set_offset
 from timewheel_client import Consumer, Producer
 
 pytestmark = pytest.mark.process
@@ -98,8 +99,8 @@ def test_a_single_brokers_store_grows_in_place(start: Callable[..., ShardedBroke
     single = start(shards=0)
     with Wire(single.address) as wire:
         wire.create_topic("grows", 3)
-        wire.create_group("g-grows")
-        wire.create_group("reader")
+        create_group(wire, "g-grows")
+        create_group(wire, "reader")
         wire.ask(
             SET_MODE,
             {},
@@ -109,7 +110,7 @@ def test_a_single_brokers_store_grows_in_place(start: Callable[..., ShardedBroke
     story.send(30)
     story.send(10, 6_000)
     with Wire(single.address) as wire:
-        wire.set_offset("reader", "grows", 0, 3)
+        set_offset(wire, "reader", "grows", 0, 3)
     single.stop()
     logs = {path: (path.stat().st_ino, beginning(path)) for path in (single.store / "commitlog").iterdir()}
     assert logs
@@ -313,7 +314,7 @@ def test_popping_goes_over_all_shards_and_a_kill_brings_what_was_not_acknowledge
     mode = {"topic": "popped", "consumerGroup": "poppers", "mode": "POP", "popShareQueueNum": 0}
     with Wire(broker.addresses[1]) as wire:
         wire.create_topic("popped", 1)
-        wire.create_group("poppers")
+        create_group(wire, "poppers")
         wire.ask(SET_MODE, {}, json.dumps(mode).encode())
     assert [modes(broker, index)["popped"]["poppers"]["mode"] for index in (0, 1)] == ["POP", "POP"]
     story = Story(broker.namesrv, "popped")

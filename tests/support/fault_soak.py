@@ -36,6 +36,7 @@ from tests.support.fault_storm import Storm, check_store
 from tests.support.pull_fields import pull_fields
 from tests.support.wait import let_pass
 from tests.support.wire import Wire, WireError
+from tests.support.wire_admin import create_group
 
 __all__ = ["Sample", "Soak", "SoakResult", "main"]
 
@@ -114,7 +115,7 @@ class _Others:
         with Wire(self.address) as wire:
             wire.create_topic(RECALLED)
             wire.create_topic(DECIDED)
-            wire.create_group(GROUP)
+            create_group(wire, GROUP)
         for thread in self._threads:
             thread.start()
 

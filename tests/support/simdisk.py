@@ -497,12 +497,6 @@ class SimDisk(Files):
             raise StoreError(f"cannot stat {path}: No such file or directory")
         return self._mtimes.get(path, 0)
 
-    def set_mtime_ms(self, path: Path, time_ms: int) -> None:
-        """Set."""
-        if path not in self._seen:
-            raise StoreError(f"cannot set time of {path}: No such file or directory")
-        self._mtimes[path] = time_ms
-
     def file_size(self, path: Path) -> int:
         """Size."""
         inode = self._seen.get(path)

@@ -17,6 +17,7 @@ from tests.support.admin import MqAdmin
 from tests.support.clients import Client
 from tests.support.wait import happens, let_pass, wait_until
 from tests.support.wire import Wire, WireError, wait_committed
+from tests.support.wire_admin import create_group, set_offset
 
 pytestmark = pytest.mark.interop
 
@@ -42,9 +43,9 @@ def test_pull_consumers(peer: Peer, borrow: Borrow, topic: str, model: str) -> N
     """The application asks for messages itself; its offsets are kept by the broker and outlive it."""
     client = borrow(JAVA)
     with Wire(peer.address) as wire:
-        wire.create_group(f"{topic}_g")
+        create_group(wire, f"{topic}_g")
         for queue_id in range(4):
-            wire.set_offset(f"{topic}_g", topic, queue_id, 0)
+            set_offset(wire, f"{topic}_g", topic, queue_id, 0)
     client.consume("c", f"{topic}_g", {topic: "A"}, model=model)
     others = [{**small_message(n, topic), "tag": "B"} for n in range(50, 60)]
     client.produce("p", "producers", [*[small_message(n, topic) for n in range(50)], *others])

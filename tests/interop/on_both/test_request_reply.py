@@ -15,6 +15,7 @@ from tests.support.clients import Client
 from tests.support.commitlog import Record, read_commit_log
 from tests.support.wait import happens, let_pass
 from tests.support.wire import Wire
+from tests.support.wire_admin import create_group, set_offset
 
 pytestmark = pytest.mark.interop
 
@@ -27,9 +28,9 @@ PAIRS = [("java-5.5.0", "java-5.5.0"), ("go-v2", "go-v2"), ("java-5.5.0", "go-v2
 def _prepare(peer: Peer, topic: str) -> None:
     with Wire(peer.address) as wire:
         wire.create_topic(topic)
-        wire.create_group(f"{topic}-c")
+        create_group(wire, f"{topic}-c")
         for queue_id in range(4):
-            wire.set_offset(f"{topic}-c", topic, queue_id, 0)
+            set_offset(wire, f"{topic}-c", topic, queue_id, 0)
     with Wire(peer.namesrv) as wire:
         wire.wait_route(topic, 30)
         wire.wait_route(REPLY_TOPIC, 30)

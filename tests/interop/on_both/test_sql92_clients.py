@@ -13,6 +13,7 @@ from tests.interop.peers import Peer
 from tests.interop.workload import NUMBER
 from tests.support.clients import Client
 from tests.support.wire import Wire, WireError
+from tests.support.wire_admin import create_group
 
 Borrow = Callable[..., Client]
 _names = itertools.count(1)
@@ -94,7 +95,7 @@ def test_codes_of_pulls(peer: Peer) -> None:
     topic = f"filtered_{next(_names)}"
     peer.prepare(topic)
     with Wire(peer.address) as wire:
-        wire.create_group(f"{topic}_g")
+        create_group(wire, f"{topic}_g")
 
         def pull(expression: str, kind: str = "SQL92", offset: int = 0) -> int:
             fields = {

@@ -20,6 +20,7 @@ from tests.support.ours import OurBroker
 from tests.support.parallel import run_all
 from tests.support.wait import let_pass
 from tests.support.wire import Wire, WireError, wait_committed
+from tests.support.wire_admin import create_group
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
 
@@ -53,7 +54,7 @@ class Side:
         try:
             with Wire(self.broker.address) as wire:
                 wire.create_topic(TOPIC, 1)
-                wire.create_group(GROUP)
+                create_group(wire, GROUP)
                 with Wire(self.broker.namesrv) as names:
                     names.wait_route(TOPIC, 30)
                 messages = [{"n": n, "topic": TOPIC, "body": "Ym9keQ==", "keys": [f"k{n}"]} for n in range(COUNT)]

@@ -27,6 +27,7 @@ from tests.support.ours import OurBroker
 from tests.support.parallel import run_all
 from tests.support.wait import let_pass
 from tests.support.wire import Wire
+from tests.support.wire_admin import create_group, set_offset
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
 
@@ -100,9 +101,9 @@ class Side:
                     wire.create_topic(topic)
                     wire.create_topic(f"%RETRY%{group}", 1)
                     topics += [topic, f"%RETRY%{group}"]
-                    wire.create_group(group)
+                    create_group(wire, group)
                     for queue_id in range(4):
-                        wire.set_offset(group, topic, queue_id, 0)
+                        set_offset(wire, group, topic, queue_id, 0)
             wire.create_topic("refused")
             topics.append("refused")
         with Wire(self.broker.namesrv) as wire:

@@ -24,6 +24,7 @@ from tests.support.ours import OurBroker
 from tests.support.parallel import run_all
 from tests.support.wait import let_pass
 from tests.support.wire import Wire
+from tests.support.wire_admin import create_group, set_offset
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
 
@@ -72,9 +73,9 @@ def _run(broker: OurBroker | ApacheBroker, folder: Path, due_field: str) -> dict
         for topic, group in map(_names, CLIENTS):
             wire.create_topic(topic)
             wire.create_topic(f"%RETRY%{group}", 1)
-            wire.create_group(group)
+            create_group(wire, group)
             for queue_id in range(4):
-                wire.set_offset(group, topic, queue_id, 0)
+                set_offset(wire, group, topic, queue_id, 0)
     with Wire(broker.namesrv) as wire:
         for topic, group in map(_names, CLIENTS):
             wire.wait_route(topic, 30)

@@ -1,0 +1,63 @@
+"""A line in the log when deliveries fall behind, and one when they have caught up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import RLock
+from typing import TYPE_CHECKING
+
+from broker_plugin.rules.ranges import KeyRanges
+
+if TYPE_CHECKING:
+    from broker_plugin.delivery import Deliverer
+    from broker_plugin.sweeper import Sweeper
+
+__all__ = ["BEHIND_MS", "Behind"]
+
+BEHIND_MS = 5_000
+"""Deliveries that are this late are worth a line; the next line comes when they are twice as late."""
+ON_TIME_MS = 1_000
+
+
+class Behind:
+    """Tells when deliveries are late because more is due than is delivered.
+
+    What was overdue when the broker started does not count, nor what the store refuses: both have lines of their own.
+    """
+
+    def __init__(
+        self, sweeper: Sweeper, deliverer: Deliverer, ranges: KeyRanges, lock: RLock, warn: Callable[[str], None]
+    ) -> None:
+        self._sweeper = sweeper
+        self._deliverer = deliverer
+        self._ranges = ranges
+        self._lock = lock
+        self._warn = warn
+        self._since_ms = 0
+        self._worst_ms = 0
+        self._next_ms = BEHIND_MS
+
+    def began(self, now_ms: int) -> None:
+        """Leave out what was due by now (epoch ms): it became overdue while no broker ran."""
+        self._since_ms = now_ms
+
+    def late_ms(self, now_ms: int) -> int:
+        """How late the oldest message is that is being delivered, ms. Takes the delivery lock."""
+        with self._lock:
+            reached = [found.after[0] for found in self._ranges if found.until_ms > self._since_ms]
+            return max([self._sweeper.behind_ms, *(now_ms - due_ms for due_ms in reached)])
+
+    def look(self, now_ms: int) -> None:
+        """Look, and say if something has changed; call it every few seconds. One thread."""
+        if self._deliverer.is_refused:
+            return
+        late_ms = self.late_ms(now_ms)
+        if late_ms >= self._next_ms:
+            self._worst_ms, self._next_ms = late_ms, 2 * late_ms
+            self._warn(
+                f"deliveries are {late_ms / 1000:.0f} s late: more comes due than is delivered. If this process uses a "
+                "whole processor, spread the load over more shards or brokers (docs/operations.md, Load)"
+            )
+        elif self._worst_ms and late_ms < ON_TIME_MS:
+            self._warn(f"deliveries are on time again; they were more than {self._worst_ms / 1000:.0f} s late")
+            self._worst_ms, self._next_ms = 0, BEHIND_MS
