@@ -56,6 +56,7 @@ class AsideFrame:
     def add(self, entries: Sequence[tuple[int, int, bytes]], size: int) -> None:
         """Add messages (due time, delay id, record) that take ``size`` bytes in the frame."""
         dues, ids, records = zip(*entries, strict=True)
+        # Encoded with each slice, so that the turn that journals the batch has less to do.
         self.rows += encode_rows(dues, ids, (0,) * len(ids), records)
         self.dues += dues
         self.ids += ids

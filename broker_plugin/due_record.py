@@ -54,6 +54,7 @@ def due_record(record: bytes, due_ms: int) -> PutRecord:
     magic, queue_id, sys_flag, body_bytes = _unpack_head(record)
     if magic != MAGIC_V1 or sys_flag & HOSTS_V6 or not 0 <= body_bytes <= size - RECORD_BYTES_MIN:
         return put_record_of(record, due_ms)
+    # Said here, because `unpack` does not say it: compiled, these are numbers then, not any objects.
     at: int = BODY_AT + body_bytes
     end: int = at + 1 + record[at]
     begin: int = end + 2

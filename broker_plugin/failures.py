@@ -95,6 +95,7 @@ class Failures:
     @property
     def count(self) -> int:
         """Failed messages, as of each group's last try. Any thread."""
+        # A copy, because the holder of the delivery lock may add a group meanwhile.
         return sum(group.count for group in list(self._groups.values()))
 
     def add(self, reason: str, topic: str, due_ms: int, now_ms: int) -> None:

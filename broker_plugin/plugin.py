@@ -109,9 +109,11 @@ class DelayPlugin:
         self._restore(context.target.scan(checkpoint.position_of(SECTION)))
         self._make_parts(context, self.clock.now_ms(), rooms)
         self._make_workers(context)
+        # After `_restore`: a checkpoint in between would move P past deliveries that are in no done-set yet.
         checkpoint.register(SECTION, self.spill.snapshot, self.spill.durable, rooms.sync)
         self.deliverer.lose_track = partial(checkpoint.unregister, SECTION)
         interval_ms = config_number(context.config, "flushIntervalCommitLog", _FLUSH_INTERVAL_MS)
+        # The flusher syncs in this order, so a delay key is durable before its message.
         context.flusher.add(rooms.key_rows, interval_ms)
         context.flusher.add(self.spill.journal, interval_ms)
 
@@ -121,6 +123,7 @@ class DelayPlugin:
         batch_max = config_number(config, "timewheelBatchRecords", BATCH_MAX)
         self.failures = Failures()
         self.ranges = KeyRanges()
+        # The sweeper's frontier begins at the same `now_ms`: no key is between the two, or in both.
         self.ranges.add((-1, 0), now_ms)
         self.deliverer = Deliverer(
             spill,
@@ -129,6 +132,7 @@ class DelayPlugin:
             self.failures,
             self.stats,
             context.warn,
+            # Messages accepted from here on name this address; only those of an earlier start may name another.
             rehost=context.store_host if spill.pending_count else None,
         )
         self.sweeper = Sweeper(
@@ -161,6 +165,7 @@ class DelayPlugin:
         )
         rooms.furnish(self.sweeper, self.recovery, context.flusher, target, self.stats)
         self.commands, self.pending = rooms.commands, rooms.desk
+        # In virtual time nobody pauses: the pause is a wait on the real clock.
         if context.now_ms is None:
             self.pending.pause_by(self._let_others, clock.worked_ns, clock.monotonic_ns)
             rooms.pause = self._let_others
@@ -195,6 +200,7 @@ class DelayPlugin:
         ids: list[int] = []
         versions: list[int] = []
         for _, record in records:
+            # Most records are no deliveries: this search costs less than reading their fields.
             if _MARK not in record:
                 continue
             try:
@@ -229,6 +235,7 @@ class DelayPlugin:
         if self._opened:
             self._opened = False
             self.stop()
+            # Before anything is closed: a checkpoint must not ask it for a snapshot any more.
             self._context.checkpoint.unregister(SECTION)
             self._context.flusher.remove(self.spill.journal)
             try:

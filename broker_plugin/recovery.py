@@ -93,9 +93,11 @@ class OverdueRecovery:
             if now_ms < self._now_ms:
                 self._failures.clock_went_back(now_ms)
             self._now_ms = now_ms
+            # Both flags are cleared first: a change that comes meanwhile must not be lost.
             if self._topics_changed:
                 self._topics_changed = False
                 self._failures.topics_changed(now_ms)
+                # The group under way is not among the failures: `take_due` took it out.
                 if self._retry is not None:
                     self._retry.again = True
             if self._try_all:
@@ -170,6 +172,7 @@ class OverdueRecovery:
         outcome = self._deliverer.deliver(
             dues, refs, now_ms, self._deliverer.stats.overdue, state=State.SPILLED, fresh=True
         )
+        # Up to the first that stays. Later ones that were delivered are done, so no scan finds them again.
         done = outcome.kept[0] if outcome.kept else outcome.looked_at
         if done:
             found.after = (dues[done - 1], ids[done - 1])

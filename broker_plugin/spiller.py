@@ -45,6 +45,7 @@ class Spiller:
             self._checkpoint.touch()  # the next checkpoint frees files, and the memory of their columns
         if more:
             return now_ms
+        # Also if the clock was set back.
         if not 0 <= now_ms - self._tidy_ms < TIDY_EVERY_MS:
             self._tidy_ms = now_ms
             self.tidy(now_ms)

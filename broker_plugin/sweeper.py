@@ -142,6 +142,7 @@ class Sweeper:
                 self._forget_from(now_ms + 1)
                 self._ranges.cut(now_ms + 1)
             self._now_ms = now_ms
+            # Even while deliveries pause: scans and commands see a block only once it is published.
             self._publish(PUBLISH_MAX)
             if self._deliverer.is_stalled(now_ms):
                 wake = min(self._deliverer.stalled_until_ms, now_ms + WAIT_MAX_MS)
@@ -252,6 +253,7 @@ class Sweeper:
             return
         dues, refs = self._hand.take(count)
         begin = self._clock.worked_ns()
+        # A list, not a range: if a name changes its type within `try`, mypyc knows only the last one in `finally`.
         kept = list(range(count))
         try:
             outcome = self._deliverer.deliver(dues, refs, now_ms, self._deliverer.stats.on_time, state=State.ARMED)
@@ -287,6 +289,7 @@ class Sweeper:
         until_ms = now_ms + 1 + (LOOKAHEAD_MS if self._has_room else 0)
         found = self._spill.scan(self._covered, until_ms, self._scan_max)
         count = len(found.refs)
+        # A full portion may end within a millisecond, so the frontier stops at its last record.
         self._cover((found.dues[-1], found.ids[-1]) if count == self._scan_max else (until_ms - 1, KEY_MAX))
         if count:
             self._wheel.insert_many(found.dues, found.refs)
@@ -308,6 +311,7 @@ class Sweeper:
             dues += more_dues
             refs += more_refs
         order = sorted(range(len(dues)), key=dues.__getitem__)
+        # Later than now: what is due already stays armed, and the hand stays as it is.
         bound_ms = max(dues[order[len(order) // 2]], self._now_ms + 1)
         self._rearm_before(bound_ms, [dues[at] for at in order], [refs[at] for at in order])
 
@@ -318,6 +322,7 @@ class Sweeper:
 
     def _rearm_before(self, bound_ms: int, dues: list[int], refs: list[int]) -> None:
         """Arm anew what is due before the bound. The scan begins again there and finds the rest, also of the hand."""
+        # A new wheel: the time of this one was advanced beyond the bound, and a wheel never goes back.
         self._wheel = TimingWheel(max(self._now_ms, 0))
         # The hand lies before the bound unless the clock went back by less than `STEP_BACK_MS`.
         self._hand.drop_from(bound_ms)

@@ -121,6 +121,7 @@ class TopicBalance:
         """Topics with the number of their pending messages, largest first; empty while that is unknown."""
         if not self.is_known:
             return []
+        # A copy, because the network loop may add a topic meanwhile.
         accepted, gone, before = dict(self._accepted), self._gone, self._before
         counts = [
             (topic, accepted.get(topic, 0) + before.get(topic, 0) - gone.get(topic, 0))

@@ -125,6 +125,7 @@ class Bulk:
             if place % _MOVES_AT_ONCE == 0:
                 self._looker.pause()
         if tickets:
+            # The last ticket covers the others: all of them are positions of one journal.
             self._changes.wait_of(tickets[-1], len(answers))
         return answers, looked_at, cursor
 
@@ -163,6 +164,7 @@ class Bulk:
             looked_at += found.looked_at
             cursor = found.next
         if last is not None:
+            # The last ticket covers the others: all of them are positions of one journal.
             self._changes.wait_of(last, len(done))
         return done, looked_at, cursor
 

@@ -74,6 +74,7 @@ class CancelledRows:
         before = self._rows.written
         try:
             self.settle()
+            # Again, because `settle` writes rows too: only rows of these messages may be voided.
             before = self._rows.written
             self._rows.add_encoded(rows, ids, dues)
         except StoreFullError:  # cancelling must work on a full disk as well
@@ -86,6 +87,7 @@ class CancelledRows:
         except StoreError:
             self._owe(before, ids, dues)
             raise
+        # They are cancelled: an older row that says so need not be voided any more.
         for delay_id in ids:
             self._owed.pop(delay_id, None)
         for row in lacking[: LACKING_MAX - len(self._lacking)]:

@@ -265,6 +265,7 @@ class DelayKeys:
 
     def committed(self) -> None:
         """Note that this turn is journalled."""
+        # The turn before can no longer be refused: who had its keys earlier need not be known any more.
         for delay_id in self._journalled:
             self._before.pop(delay_id, None)
         self._journalled = {entry[1]: entry for entry in self.fresh}

@@ -272,6 +272,7 @@ class PendingDesk:
             answers.append(answer)
             self._looker.pause()
         if tickets:
+            # The last ticket covers the others: all of them are positions of one journal.
             self._changes.wait_of(tickets[-1], changed)
         return answers
 

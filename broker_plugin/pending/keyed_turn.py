@@ -133,12 +133,14 @@ class KeyedTurn:
                     spill.publish(block)
             try:
                 for one in self._replacing:
+                    # Each time: this one may replace what the one before has just journalled.
                     self._sweeper.publish_all()
                     block = self._put(one)
                     self.keys.is_of(one.taken.hash, one.held.offset, one.due_ms)
                     self._sweeper.offer(block, one.due_ms)
                     under_way.append(one)
             except StoreError:
+                # Backwards: several may have replaced one message, each the one before it.
                 for one in reversed(under_way):
                     self._put_back(one)
                 raise

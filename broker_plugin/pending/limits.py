@@ -140,6 +140,7 @@ class PendingLimits:
 
     def refusal(self, topic: str, size: int) -> str:
         """Why a message whose record has ``size`` bytes may not be held; empty if it may."""
+        # Anew as long as this turn holds nothing: deliveries and cancels go on between turns.
         if self._count is None or not self._held:
             self._count, self._bytes = self._spill.pending_count, self._spill.pending_bytes
         count, size_now = self._count + self._aside.count, self._bytes + self._aside.bytes

@@ -131,6 +131,7 @@ class Looker:
 
     def worked(self, rows: int, begin_ns: int) -> None:
         """Learn what a hold of the lock cost; ``begin_ns`` is `worked_ns` at its beginning."""
+        # A small slice would say more about the fixed cost of a hold than about that of a row.
         if rows >= SLICE_MIN:
             self._cost_ns += ((self.worked_ns() - begin_ns) / rows - self._cost_ns) / 8
 

@@ -130,6 +130,7 @@ def fitting(query: PendingQuery, records: Sequence[bytes]) -> list[int]:
         try:  # nearly all queries end here: one call for each record, which reads its topic
             return [place for place, record in enumerate(records) if record and record_topic(record) == topic]
         except RecordError:
+            # One of them cannot be read: they are compared one by one.
             pass
     return [place for place, record in enumerate(records) if record and _is_fit(query, record)]
 
@@ -143,5 +144,6 @@ def _is_fit(query: PendingQuery, record: bytes) -> bool:
 
 def key_hash(topic: str, key: str) -> int:
     """A 64-bit hash of a topic and a delay key; never 0, which means no key."""
+    # Neither of the two can have a NUL, so different pairs give different texts.
     text = f"{topic}\0{key}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") or 1

@@ -59,6 +59,7 @@ class DeskRooms:
         self.past = MessageRows(files, directory / "cancelled", store_id, self._keep_ms)
         self.cancelled = CancelledRows(self.past)
         self.key_rows = MessageRows(files, directory / "keys", store_id, self._keep_ms, files_max=KEY_FILES_MAX)
+        # A start looks for lacking rows in the journal only: records leave it when their rows are durable.
         spill.before_switch(self.key_rows.sync)
         self.pause: Callable[[], object] = lambda: None
         """Called between two holds of the delivery lock."""
@@ -73,6 +74,7 @@ class DeskRooms:
             self._find_delivered = target.find_delivered
         changes = Changes(spill, sweeper, recovery, flusher, target, lock, stats, self.cancelled)
         self.keys = DelayKeys(spill, sweeper, self.key_rows, keys_max=self._keys_max, keep_ms=self._keep_ms)
+        # Without the folder no message ever had a key, so the journal need not be read for keys.
         if self._was_used:
             self.keys.load(self.key_rows.each(), spill.records_unsaved())
         changes.keys = self.keys
@@ -139,6 +141,7 @@ class DeskRooms:
         """Sync, and give the files back."""
         with suppress(StoreError):
             while self.cancelled.settle():
+                # Rows that the disk still refuses are lost with this process: those messages will be unknown.
                 pass
         try:
             self.past.close()

@@ -113,6 +113,7 @@ def plain_start_ms(text: str) -> int:
     begin = at + len(pattern)
     end = text.find("\x02", begin)
     value = text[begin:end] if end >= 0 else text[begin:]
+    # Fewer than 15 digits are certainly before the year 9999.
     if len(value) < 15 and value.isascii() and value.isdecimal():
         return int(value)
     return -1

@@ -78,6 +78,7 @@ class Alarm:
 
     def wait(self, seconds: float) -> bool:
         """Wait at most this long; True if it was rung."""
+        # A negative timeout is an error, and -1 waits for ever.
         return self._lock.acquire(timeout=seconds) if seconds > 0 else self._lock.acquire(blocking=False)
 
 

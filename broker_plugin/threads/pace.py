@@ -60,6 +60,7 @@ class Pace:
         Waits for the interpreter do not count as cost. If they did, a busy loop would make batches small, and small
         batches, each with its own pause and wait, would slow the deliveries down further.
         """
+        # An eighth more than fitted: so it grows again when records become smaller.
         self._fit = records + records // 8 + 1 if records < asked else min(self._batch_max, 2 * self._fit)
         if records >= BATCH_MIN:
             self._cost_ns += (took_ns / records - self._cost_ns) / 8

@@ -95,5 +95,6 @@ class Worker:
                 alarm.wait(min(wait, longest))
             else:
                 begin = monotonic_ns()
+                # A pause that was rung short says nothing about who wants the interpreter.
                 if not alarm.wait(pace.pause_s):
                     pace.paused(monotonic_ns() - begin)
