@@ -355,6 +355,7 @@ class SpillStore(SpillView):
         if self._closed or not self._stepping.acquire(blocking=False):
             return False
         try:
+            # The upper bound of the pause is for a clock that was set back.
             if (self._debts.rows or self._journal.is_torn) and not 0 < self._settle_ms - now_ms <= SETTLE_EVERY_MS:
                 self._settle_ms = now_ms + SETTLE_EVERY_MS
                 with contextlib.suppress(StoreError):

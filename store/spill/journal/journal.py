@@ -84,10 +84,12 @@ class Journal:
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()
         self._supply = threading.Lock()
+        # If all are closed, the first append moves on to a new segment.
         at = next((n for n, segment in enumerate(segments) if not segment.closed), len(segments) - 1)
         self.active = segments[at]
         self._spares = segments[at + 1 :]
         self._written = self.active.base + self.active.end
+        # At a start `write_again` has made everything durable that was read.
         self._synced = self._written
         self._left: _Left | None = None  # set under _lock, taken away under _sync_lock
         self.in_doubt: frozenset[int] = frozenset()
@@ -165,6 +167,7 @@ class Journal:
         if rows is None:
             rows = encode_rows(dues, ids, versions, records)
         size = FRAME_BYTES + len(rows) + sum(map(len, records))
+        # Outside of `_lock`: `clear` takes `_sync_lock`, and `sync` takes `_lock` inside that one.
         if self._left is not None:
             self.clear()
         try:
@@ -226,6 +229,7 @@ class Journal:
                 if self._synced < self._written:  # frames before it may be lost by this sync as well
                     self._failed = error
                 raise
+            # `_left` last: while it is set nothing is appended, so these ids cannot be those of a newer failure.
             self.in_doubt = frozenset()
             self._left = None
 
@@ -277,6 +281,7 @@ class Journal:
             if self._failed is not None:
                 self._write_again(dirty, target)
             try:
+                # Without `_lock`, so that appends go on. Older segments first: a durable position covers them too.
                 for segment in dirty:
                     segment.file.sync()
             except SyncFailedError as error:

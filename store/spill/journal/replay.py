@@ -126,6 +126,7 @@ def replay(segments: list[JournalSegment], store_id: bytes, claim: int, durable:
     result.dirt = [(segment, position, size) for segment in behind for position, size in _not_zero(segment)]
     end = last.base + last.end
     claim = max(claim, durable)
+    # A whole frame behind the break may claim more than those before it: then durable bytes are missing.
     for segment, position, size in result.dirt:
         claim = max(claim, _claim_in(segment, position, size, seed))
     if claim > end:
@@ -164,6 +165,7 @@ def _walk(segment: JournalSegment, seed: int, claim: int, durable: int, result: 
         if frame.kind in (CANCEL, MOVE) and frame.offset >= claim:
             table = np.frombuffer(packed, ROW_DTYPE)
             # A cancel ends its version too; a move carries the new version, which stays live, and ends those below.
+            # A copy: a view of the column would keep the whole frame in memory.
             result.kill_ids.append(table["id"].copy())
             result.kill_versions.append(table["version"].astype(np.int64) - (frame.kind == MOVE))
         if frame.kind != CANCEL:
@@ -225,6 +227,7 @@ def _not_zero(segment: JournalSegment) -> list[tuple[int, int]]:
 def _claim_in(segment: JournalSegment, position: int, size: int, seed: int) -> int:
     """The highest durable position that any whole frame beginning in this portion claims."""
     claim = 0
+    # The magic may begin in this portion and end in the next one.
     data = segment.file.pread(min(size + len(_MAGIC_BYTES) - 1, segment.size - position), position)
     at = data.find(_MAGIC_BYTES)
     while at >= 0:

@@ -103,6 +103,7 @@ class JournalSegment(SegmentRows):
         """For each ordinal, whether the record still lives here."""
         due, id_ = self.upper
         dues = self.dues[ordinals]
+        # A hole has the key (DUE_MAX, 0), which is below `LAST_KEY`: the bound alone would let it count.
         mask: NDArray[np.bool_] = ((dues < due) | ((dues == due) & (self.ids[ordinals] < id_))) & (dues != DUE_MAX)
         return mask
 
@@ -144,6 +145,7 @@ class JournalSegment(SegmentRows):
         due, id_ = key
         if after:
             id_ += 1
+        # By hand: `searchsorted` knows no composite keys. `item` gives plain integers instead of NumPy's slower ones.
         order, due_of, id_of = self.order.item, self.dues.item, self.ids.item
         low, high = 0, self.ordered
         while low < high:
@@ -210,6 +212,7 @@ class JournalSegment(SegmentRows):
             until = int(self.dues[self.order[high]])
         else:
             until = DUE_MAX
+        # From `upper` on nothing is owned, and `upper` only decreases: the gap has no end.
         if (until, 0) > self.upper:
             until = DUE_MAX
         if start <= high:
@@ -249,6 +252,7 @@ class JournalSegment(SegmentRows):
             return []
         ids = self.ids[: self.count]
         if self.ids_ascend:
+            # Ascending ids occur once each (a move would repeat one), so one search finds all.
             at = int(ids.searchsorted(id_))
             ordinals = [at] if at < self.count and ids.item(at) == id_ else []
         else:
@@ -261,6 +265,7 @@ class JournalSegment(SegmentRows):
             return _EMPTY, _EMPTY, _EMPTY
         own = self.ids[: self.count]
         if self.ids_ascend:
+            # Behind the last id any index will do: the comparison below decides.
             ordinals = np.minimum(own.searchsorted(ids), self.count - 1)
             index = np.flatnonzero(own[ordinals] == ids)
             ordinals = ordinals[index]
@@ -276,6 +281,7 @@ class JournalSegment(SegmentRows):
 
         The columns are shared, not copied. ``live`` is not counted yet: `recount` takes milliseconds and needs no lock.
         """
+        # Room for one record: the columns made here are replaced by the shared ones.
         other = JournalSegment(self.no, self.base, self.size, self.file, 1)
         other.dues = self.dues
         other.ids = self.ids

@@ -104,6 +104,7 @@ class SegmentRows(Source):
         if first > self.count:
             self.dues[self.count : first] = DUE_MAX
             self.ids[self.count : first] = 0
+            # Holes have id 0: a binary search over the ids would go astray.
             self.ids_ascend = False
 
     def _close_up(self, first: int, end: int, size: int) -> None:

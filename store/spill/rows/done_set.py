@@ -97,6 +97,7 @@ class DoneSet:
         if ordinals.item(-1) - first == count - 1 and _ascend(ordinals):
             return self.add_range(first, first + count)
         before = self.count
+        # For fewer than this, NumPy's cost per call is more than that of a loop.
         if count < 64:
             for ordinal in ordinals.tolist():
                 self.add(ordinal)
@@ -152,6 +153,7 @@ class DoneSet:
         if self._bits is not None:
             flags = np.frombuffer(self._bits, np.uint8)
             capped = np.minimum(ordinals, len(flags) * 8 - 1)  # behind the bitmap: any byte, `_top` decides
+            # Shifted by bytes: by integers of 64 bits, NumPy would make such integers of all of them.
             set_bits = (flags[capped >> 3] >> (capped & 7).astype(np.uint8)) & 1
             done |= (set_bits != 0) & (ordinals < self._top)
         return done
@@ -196,6 +198,7 @@ class DoneSet:
         """The first ordinal at or after this one that is not done."""
         ordinal = max(ordinal, self.prefix)
         while ordinal < self._top:
+            # In portions: the next clear bit is usually near, and a bitmap may have millions of bits.
             stop = min(self._top, (ordinal | 7) + 1 + (4096 << 3))
             clear = np.flatnonzero(~self.range_mask(ordinal, stop))
             if len(clear):

@@ -251,6 +251,7 @@ def _read_page(data: bytes, magic: int, seed: int, number: int, row: int, path: 
     if len(data) >= PAGE_HEAD_BYTES:
         found, crc, no, count, first, position = _PAGE_HEAD.unpack_from(data)
         fits = found == magic and no == number and 0 < count <= (len(data) - PAGE_HEAD_BYTES) // row
+        # No file is so large, and the int64 sums in `ColumnPage` would overflow.
         fits = fits and not position >> 62
         if fits and crc32(memoryview(data)[PAGE_PROVEN_AT:], seed) == crc:
             return count, first, position
@@ -285,6 +286,7 @@ def _columns(data: bytes, n: int, first: int, position: int) -> ColumnPage:
 
 def place_page(page: ColumnPage, number: int, page_bytes: int, seed: int) -> bytes:
     """Encode a page of an index: a column page that says where each record stands."""
+    # 32 bits are enough: a segment has less than 4 GiB (`SpillOptions`).
     places = page.starts.astype(np.uint32)
     columns = (page.dues, page.ids, page.sizes, page.versions, page.crcs, places)
     body = b"".join([column.tobytes() for column in columns])

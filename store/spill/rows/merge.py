@@ -46,6 +46,7 @@ class Cursor:
         self._dues = self._ids = self._refs = _EMPTY
         self._heap: list[_Entry] = []
         for number, fetch in enumerate(fetches):
+            # Without an end: later scans go on with the same batches.
             batch = fetch(after, DUE_MAX, BATCH_RECORDS)
             if batch is not None:
                 self._heap.append((batch.dues.item(0), batch.ids.item(0), number, fetch, batch))
@@ -91,6 +92,7 @@ class Cursor:
     def _round(self) -> None:
         """Move everything up to the bound from the batches to the buffer."""
         heap = self._heap
+        # Each source has its share of a round, so that the buffer grows by some thousand records at most.
         quota = max(QUOTA_MIN, ROUND_RECORDS // len(heap))
         bound = LAST_KEY
         parts: list[SourceBatch] = []

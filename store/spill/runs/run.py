@@ -93,6 +93,7 @@ class Run(RunPages):
     @property
     def hides(self) -> bool:
         """True if a column page could not be read. Scans miss its records, so the run must not be copied or merged."""
+        # A copy, because another thread may note damage meanwhile.
         return any(number >= 0 for number in list(self.damage))
 
     @property
@@ -289,6 +290,7 @@ class Run(RunPages):
             if high - low > 1:
                 middle = (low + high) >> 1
                 head = int(self.id_rows(middle)["id"][0])
+                # Rows of the id at the boundary may be in both halves, so it goes into both.
                 left = int(ids[start:stop].searchsorted(head, "right")) + start
                 right = int(ids[start:stop].searchsorted(head, "left")) + start
                 ranges += ((middle, high, right, stop), (low, middle, start, left))
@@ -309,6 +311,7 @@ class Run(RunPages):
         return _joined(parts)
 
     def _matches(self, ids: Longs, own: Longs, ordinals: Longs, versions: Longs) -> tuple[Longs, Longs, Longs]:
+        # Behind the last id any index will do: the comparison below decides.
         index = np.minimum(ids.searchsorted(own), len(ids) - 1)
         known = (ids[index] == own) & (ordinals >= self.first) & (ordinals < self.end)
         return ordinals[known], index[known], versions[known]

@@ -77,6 +77,7 @@ class RunPages(Source):
                     raise
                 found = again
                 self.rebuilt[number] = str(error)
+            # `ColumnPage` adds the position of each record: 8 bytes.
             self._cache.put(self.no, number, found, size + 8 * len(found))
         assert isinstance(found, ColumnPage)
         return found

@@ -86,6 +86,7 @@ class RunFile:
         self._out.close()
         self._files.rename(self._temporary, self.path)
         self._files.sync_dir(self.path.parent)
+        # Opened anew, so that errors name the final path.
         self.file = self._files.open(self.path)
         self.shape = shape
 

@@ -107,6 +107,7 @@ class SpillDirectory:
                 elif unlisted:
                     self._refuse_used(folder / name, int(name))
                     self.moved_aside.append(self.files.move_aside(folder / name))
+                    # Its number counts as used: no new file may get the name of an old one.
                     self.manifest.next_no = max(self.manifest.next_no, int(name) + 1)
 
     def _refuse_used(self, path: Path, no: int) -> None:
@@ -133,6 +134,7 @@ class SpillDirectory:
     def _save(self) -> None:
         self.manifest.generation += 1
         data = self.manifest.encode()
+        # The manifest first: a copy with a higher generation counts, so a write that fails must not have made one.
         self.files.replace_file(self.manifest_path, data)
         with contextlib.suppress(StoreError):  # only the copy: the next write makes it again
             self.files.replace_file(self.copy_path, data)
@@ -235,6 +237,7 @@ class SpillDirectory:
         with self._lock:
             try:
                 listed = self.manifest.segments
+                # The base is known only here: an append may have listed a segment while this one was filled with zeros.
                 base = listed[-1].base + listed[-1].size if listed else 0
                 file.pwrite(file_header(JOURNAL_MAGIC, self.store_id, no, base, size), 0)
                 file.sync()
@@ -335,6 +338,7 @@ class SpillDirectory:
         """Make removals durable, and repeat those that failed before. Raises StoreError."""
         with self._lock:
             listed = self.segments_in_use() | {run.no for run in self.manifest.runs}
+            # A number whose `forget` failed is listed still: its file must stay.
             gone = self._going - listed
         for folder in (self.journal_path, self.runs_path):
             for no in gone:

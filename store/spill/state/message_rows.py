@@ -147,6 +147,7 @@ class MessageRows:
         part = _Part(path, file, file.size() // _ROW.size)
         if part.count:
             rows = part.rows()
+            # Rows are not proven here: a damaged due time must not keep the file for ever.
             known = rows[rows["due"] < _DUE_MAX_MS]
             if len(known):
                 part.took((int(known["id"].min()), int(known["id"].max())), (int(known["due"].max()),))
@@ -254,6 +255,7 @@ class MessageRows:
         if self._parts and self._parts[-1].count < self._rows_a_file:
             return self._parts[-1]
         if self._parts and not self._is_durable:
+            # From now on `_sync` only sees the new file, so the one before must be durable.
             self._sync()
         if not self._parts:
             self._files.makedirs(self._directory)
@@ -288,6 +290,7 @@ class MessageRows:
             self._doubtful_names = False
         if self._doubtful:  # a second sync would succeed without writing: the kernel has marked the pages clean
             part.file.pwrite(part.file.pread(part.count * _ROW.size, 0), 0)
+        # Before the sync: if it fails, the rows are written again before the next one.
         self._doubtful = True
         part.file.sync()
         self._doubtful = False

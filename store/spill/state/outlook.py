@@ -85,6 +85,7 @@ class Outlook:
                 break
             with self._state.lock:
                 first, end, done = run.first, run.end, run.done.copy()
+            # Nothing below the prefix is live, and its pages may be holes.
             first = max(first, done.prefix)
             if first < end and run.shape.due_max >= before[0]:
                 end = min(end, int(self._ordinals(run, before, first, True)[0]))
@@ -111,6 +112,7 @@ class Outlook:
 
     def _of_segment(self, segment: JournalSegment, bounds: Longs) -> Longs:
         dues = self._live_dues(segment)
+        # "right", because what is due at a bound is not below it.
         below = np.bincount(bounds.searchsorted(dues, "right"), minlength=len(bounds) + 1)
         counts: Longs = np.cumsum(below[: len(bounds)])
         return counts
@@ -118,6 +120,7 @@ class Outlook:
     def _live_dues(self, segment: JournalSegment) -> Longs:
         with self._state.lock:
             count, upper, done = segment.count, segment.upper, segment.done.copy()
+            # A segment that grows replaces its columns: these are the ones that `count` belongs to.
             columns, names = segment.dues, segment.ids
         dues = columns[:count]
         live = ~done.mask(np.arange(count, dtype=np.int64)) & (dues != DUE_MAX)

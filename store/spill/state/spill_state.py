@@ -157,6 +157,7 @@ class SpillState:
         if not others:
             cursor.advance(len(refs))
         elif refs:
+            # Not all of these were the cursor's, so it continues behind the last key.
             cursor.skip_to((dues[-1], ids[-1]))
         return Columns(dues, ids, refs)
 
@@ -244,6 +245,7 @@ class SpillState:
                     rest += column[places].tolist()
                 elif marked := source.mark_many(ordinals):
                     fresh += marked
+                    # A file without a live record: the next checkpoint may let it go.
                     self.unsaved = self.unsaved or not source.live
         for ref in rest:
             source = sources.get(ref >> 32)
@@ -297,6 +299,7 @@ class SpillState:
                 kept = [n for n, index in enumerate(indices) if index < count]
                 ordinals, indices, places = slab_rows(kept, ordinals, indices, places)
             if source.is_scattered:
+                # `gathered` reads neighbours together, so it needs ascending file positions.
                 by_place = sorted(range(len(ordinals)), key=places[0].__getitem__)
                 ordinals, indices, places = slab_rows(by_place, ordinals, indices, places)
             data, begins = gathered(source, ordinals, places)

@@ -108,6 +108,7 @@ class Housekeeping:
         for run in self._state.runs:
             run.pinned_ms = None if run.pinned_ms is None else min(run.pinned_ms, now_ms)
             run.indexed_ms = None if run.indexed_ms is None else min(run.indexed_ms, now_ms)
+        # A copy, because an append may add a segment meanwhile.
         for segment in list(self._journal.segments):
             segment.closed_ms = None if segment.closed_ms is None else min(segment.closed_ms, now_ms)
 
@@ -142,6 +143,7 @@ class Housekeeping:
 
     def _supply(self) -> _Job | None:
         journal = self._journal
+        # From a quarter on: the zeros are written in slices, long before the segment is needed.
         if not journal.spare_count and journal.active_used * 4 >= journal.active.size:
             return self._prepare()
         return None
@@ -172,6 +174,7 @@ class Housekeeping:
         return None
 
     def _sort(self, segment: JournalSegment) -> _Job:
+        # Without the lock: below `solid` all records are published, and their keys never change.
         order = segment.sort(segment.solid)
         with self._state.lock:
             segment.set_order(order)
@@ -340,4 +343,5 @@ class Housekeeping:
                 self._can_punch = False
                 return
             yield
+        # One more at least: a run of which nothing can be punched would be chosen again at once.
         run.punched = max(target, run.punched + 1)

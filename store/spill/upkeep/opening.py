@@ -139,6 +139,7 @@ def open_sources(
             f"{replayed.epoch}: the manifest is older than the journal"
         )
     manifest.epoch += 1
+    # Both branches write the manifest, with the new epoch in it, before the first message is accepted.
     if not segments or segments[-1].closed:
         segments.append(_first_segment(directory, state.options.segment_bytes))
     else:

@@ -117,6 +117,7 @@ class _Copy:
         while True:
             dues, ids, refs = cursor.peek(DUE_MAX, SLICE_RECORDS)
             if not len(refs):
+                # Up to 80 MiB, not needed for the sync that follows.
                 self.loaded = None
                 self._refuse_hidden()
                 return
@@ -139,6 +140,7 @@ class _Copy:
         for no in np.unique(numbers).tolist():
             where = np.flatnonzero(numbers == no)
             ordinals = refs[where] & _ORDINAL
+            # `places` and `identities` need ascending ordinals.
             order = np.argsort(ordinals)
             where, ordinals = where[order], ordinals[order]
             twin = self.twins[no]
@@ -160,6 +162,7 @@ class _Copy:
 
     def hand_to(self, run: Run) -> Generator[None]:
         """Let a run that is written take over: mark what is done meanwhile, then switch."""
+        # Nobody else sees this twin, so `_catch_up` marks records in it without the lock.
         private = run.twin(RunPageCache(_CACHE_BYTES))
         yield from self._catch_up(private)
         run.done, run.live = private.done, private.live
@@ -170,6 +173,7 @@ class _Copy:
 
         `_hand_over` marks these few under the lock, which is therefore held only for a moment.
         """
+        # Not for ever: if deliveries are faster than this, `_hand_over` marks what is left under the lock.
         for _ in range(100):
             with self.state.lock:
                 news = {no: source.done.since(self.bases[no], source.count) for no, source in self.originals.items()}
@@ -185,6 +189,7 @@ class _Copy:
     def _mark_in(self, run: Run, no: int, ordinals: Longs) -> None:
         if not len(ordinals):
             return
+        # From the twin, whose page cache belongs to this thread.
         ids, versions = self.twins[no].identities(ordinals)
         order = np.lexsort((versions, ids))
         ids, versions = ids[order], versions[order]
@@ -282,6 +287,7 @@ def index(state: SpillState, segment: JournalSegment, split: Key) -> Generator[N
         run.lead_to(DataEntry(segment.no, segment.base, segment.size), segment.file)
         yield from copy.note_ghosts(columns, first, end)
         yield from copy.hand_to(run)
+    # GeneratorExit: the store is closed while this is under way.
     except (StoreError, GeneratorExit):
         writer.discard()
         directory.discard_run(no)
@@ -309,6 +315,7 @@ def relocate(state: SpillState, segments: Sequence[JournalSegment], runs: Sequen
         run = Run(no, writer.file, writer.shape, directory.store_id, state.cache)
         run.first_dues = writer.first_dues
         yield from copy.hand_to(run)
+    # GeneratorExit: the store is closed while this is under way.
     except (StoreError, GeneratorExit):
         writer.discard()
         directory.discard_run(no)

@@ -72,6 +72,7 @@ def mended_section(files: Files, path: Path, store_id: bytes, section: bytes | N
     for entry in manifest.runs:
         if entry.data is not None:
             continue
+        # Their pages are holes, which a scan would take for damage if these records were not done.
         punched = _punched(files, path, store_id, entry)
         if punched:
             done.setdefault(entry.no, DoneSet()).add_range(0, punched)

@@ -161,6 +161,7 @@ class JournalRepair:
             record = data[at : at + size]
             at += size
             found = crc32(record)
+            # A hole keeps the size and the checksum of what stands there, so that the frame counts as whole.
             rows.append((due, id_, size, version, crc) if found == crc else (DUE_MAX, 0, size, 0, found))
         self.aside.keep(file.path, position, data)
         packed = self._encode(frame.kind, rows, frame.offset, frame.first_ordinal, frame.length, frame.synced)
@@ -188,6 +189,7 @@ class JournalRepair:
         if lost:
             rows += [(DUE_MAX, 0, 0, 0, 0)] * (lost - len(rows))
             if lost > len(found):
+                # The last hole takes all bytes that are left, so that sizes and checksums are right for replay.
                 rows[-1] = (DUE_MAX, 0, room, 0, crc32(bytes(room)))
         packed = self._encode(kind, rows, entry.base + position, appended, len(data))
         file.pwrite(packed + records + bytes(room), position)

@@ -35,6 +35,7 @@ class SpillSection:
         finished |= {segment.no for segment in self._journal.finished() if segment.no not in busy}
         self._finished = finished
         self._done = {no: source.done.encode() for no, source in state.sources.items()}
+        # The caller has the delivery lock, so no cancel or move below this position is missing in the done-sets.
         self._end = self._journal.written
         self._no += 1
         return encode_section(self._end, self._done, self._no)
