@@ -49,6 +49,7 @@ class ApacheIndex:
         if not self._names:
             return found
         value = java_hash(f"{topic}#{key}")
+        # Java's abs of the lowest int is negative; Apache then takes 0.
         wanted = abs(value) if value != -(1 << 31) else 0
         for name in reversed(self._names):
             try:

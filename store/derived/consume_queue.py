@@ -128,6 +128,7 @@ class ConsumeQueue(EntryReader):
         """Drop durable entries from memory (append lock)."""
         first, buffer = self._memory
         if self.synced > first:
+            # A new buffer, not a shorter one: a reader without a lock may have taken the old one with its first number.
             self.buffer = buffer[(self.synced - first) * QUEUE_ENTRY_BYTES :]
             self._memory = (self.synced, self.buffer)
 
@@ -228,6 +229,7 @@ class ConsumeQueue(EntryReader):
             data = file.pread(want * QUEUE_ENTRY_BYTES, done * QUEUE_ENTRY_BYTES)
             entries = np.frombuffer(data[: len(data) - len(data) % QUEUE_ENTRY_BYTES], ENTRY_COLUMNS)
             offset, size = entries["position"], entries["size"]
+            # Sizes are widened first: a position in the log does not fit their 32 bits.
             bad = (offset < 0) | (size <= 0) | ((offset > log_limit - size.astype(np.int64)) & (size != PRE_BLANK_SIZE))
             if bad.any():
                 return done + int(bad.argmax())

@@ -72,6 +72,7 @@ class ConsumeQueues:
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         """All queues."""
+        # Copies, because the appender may add a topic or a queue meanwhile.
         for queues in list(self.table.values()):
             yield from list(queues.values())
 
@@ -82,6 +83,7 @@ class ConsumeQueues:
 
         The next flush and its consumers will hear of it.
         """
+        # The bytes before the count: readers take no lock.
         queue.buffer += entries
         queue.count += count
         if not queue.dirty:

@@ -93,6 +93,7 @@ class Derived:
         due_ms = level_due_ms(properties, self.store_ms, levels_ms) if topic == SCHEDULE_TOPIC else None
         self.tags_code = tags_code(properties) if due_ms is None else due_ms
         rolled_back = flag & _TRANSACTION_BITS == _TRANSACTION_BITS
+        # Apache's broker indexes half messages too, but none that was rolled back.
         keys = () if rolled_back and not self.queued else message_keys(properties)
         delay_id = get_property(properties, TW_ID)
         self.keys = keys if delay_id is None else (*keys, delivered_key(delay_id))

@@ -38,6 +38,7 @@ class EntryReader:
 
     def read(self, number: int, limit: int) -> bytes:
         """Read up to ``limit`` entries from a number on; fewer at the end of a file, none beyond the queue."""
+        # The count first: entries below it are in this buffer or durable, whatever other threads do meanwhile.
         count = self.count
         first, buffer = self._memory
         limit = min(limit, count - number)
@@ -71,6 +72,7 @@ class EntryReader:
     def min_offset(self, log_begin: int) -> int:
         """The number of the first entry whose record is still in the log; ``count`` if there is none."""
         if self._min_begin != log_begin:
+            # `_min` first: a reader that sees the new begin must not get the old minimum.
             self._min = self._find_min(log_begin)
             self._min_begin = log_begin
         return self._min

@@ -184,6 +184,7 @@ class KeyIndex:
         to_offset = int(rest["position"][0]) if len(rest) else self._folding_to
         from_offset = self._parts[-1].to_offset if self._parts else self.durable_to
         part = KeyPart.of(portion["hash"], portion["position"], portion["store_ms"], from_offset, to_offset)
+        # In this order, as above: a query sees a row twice rather than never.
         self._parts = [*self._parts, part]
         self._folding = rest
 
@@ -209,6 +210,7 @@ class KeyIndex:
         file.pwrite(data, at)
         file.sync()
         self._files.sync_dir(self._directory)
+        # In this order: a query sees the rows twice rather than never.
         blocks.append(KeyBlock(file, at, KEY_BLOCK_HEAD.unpack_from(data)))
         self._parts = []
         self.durable_to = part.to_offset
@@ -229,6 +231,7 @@ class KeyIndex:
 
     def _candidates(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
         # Entries move from pending to folding to parts to blocks; reading in that order finds each at least once.
+        # A copy: while an array looks at the bytearray itself, no append could make it longer.
         yield from rows_with(np.frombuffer(bytes(self._pending), ROWS), wanted)
         yield from rows_with(self._folding, wanted)
         for part in reversed(self._parts):

@@ -171,6 +171,7 @@ def _wheel_slots(files: Files, root: Path, log_flushed: int) -> tuple[np.ndarray
         [np.frombuffer(part[: len(part) - len(part) % _SLOT.itemsize], _SLOT) for part in (b"", *parts)]
     )
     slots = slots[slots["time"] > 0]
+    # Both files may have a slot for one time: the one that points further counts.
     slots = slots[np.lexsort((slots["last"], slots["time"]))]
     is_last = np.append(slots["time"][1:] != slots["time"][:-1], np.ones(min(1, len(slots)), np.bool_))
     begin = log_flushed if newest is None else min(log_flushed, newest)

@@ -47,6 +47,7 @@ class AsideDir:
         target = self._target(path)
         self.files.makedirs(target.parent)
         self.files.rename(path, target)
+        # First the new name: a power cut must not leave the file without any.
         self.files.sync_dir(target.parent)
         self.files.sync_dir(path.parent)
         return target

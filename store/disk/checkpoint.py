@@ -254,6 +254,7 @@ class DeliveryCheckpoint:
             for name in moving:
                 positions[name] = position
             try:
+                # First the log, then what snapshots build on, then the file: it must never claim more than is durable.
                 sync()
                 for owner in owners.values():
                     if owner.sync is not None:
@@ -276,6 +277,7 @@ class DeliveryCheckpoint:
         if self._touches:
             if self._last_ms is None or self._touches >= TOUCHES_MAX:
                 return True
+            # Negative: the clock was set back.
             if not 0 <= now_ms - self._last_ms < INTERVAL_MS:
                 return True
         return bool(self._owners) and log_end() - self._whole >= LOG_BYTES_MAX

@@ -16,6 +16,7 @@ HOT_BYTES_MAX = 1 << 20
 """Larger reads of `File.pread_hot` are plain reads."""
 _FALLOC_KEEP_SIZE = 1
 _FALLOC_PUNCH_HOLE = 2
+# The kernel takes no more buffers in one call.
 _IOV_MAX = 1024
 _ZERO_CHUNK = bytes(1 << 20)
 _FULL = {
@@ -167,6 +168,7 @@ class File:
         Raises SyncFailedError.
         """
         try:
+            # Unlike fsync it leaves out times; a changed size it writes.
             os.fdatasync(self._fd)
         except OSError as cause:
             raise SyncFailedError(

@@ -32,6 +32,7 @@ class FileCache:
             removals = self._removals
         file = self.files.open(path, create=create, size=size)
         with self._lock:
+            # Another thread was quicker: all readers use its file.
             if path in self._open:
                 return self._open[path]
             if removals != self._removals:

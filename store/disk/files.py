@@ -177,6 +177,7 @@ class Files:
         temporary = path.with_name(path.name + ".tmp")
         file = self.open(temporary, create=True)
         try:
+            # What a crash left there may be longer.
             file.truncate(0)
             file.pwrite(data, 0)
             file.sync()
@@ -195,12 +196,14 @@ class Files:
         try:
             before = path.stat()
             temporary.unlink(missing_ok=True)
+            # Exclusively, and without following a link: nobody else can have put a file or a link there.
             fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as cause:
             raise disk_error("cannot replace", path, cause) from cause
         file = File(temporary, fd)
         try:
             made = os.fstat(fd)
+            # Owner before mode: fchown clears the setuid and setgid bits.
             if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
                 os.fchown(fd, before.st_uid, before.st_gid)
             os.fchmod(fd, S_IMODE(before.st_mode))

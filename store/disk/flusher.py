@@ -167,6 +167,7 @@ class Flusher:
         if thread is not None:
             self._stopping = True
             self._inbox.put(None)
+            # A thread cannot join itself, and a callback may call this.
             if thread is not threading.current_thread():
                 thread.join()
 

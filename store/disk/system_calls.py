@@ -73,6 +73,7 @@ def _read_hot(fd: int, spans: Sequence[tuple[int, int]], at: int) -> int:
 
 def read_hot_into(fd: int, buffer: memoryview, offset: int) -> int:
     """Fill a buffer as `gather_hot` does, without a copy of what was read; return 0 or the errno."""
+    # The name keeps the object alive, and with it the address.
     target = (ctypes.c_char * len(buffer)).from_buffer(buffer)
     return _read_hot(fd, ((offset, len(buffer)),), ctypes.addressof(target))
 

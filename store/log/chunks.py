@@ -59,6 +59,7 @@ class Chunks:
         if len(spans) < _SPANS_MIN:
             return None
         begin = min(spans)[0]
+        # A list: mypyc makes a plain loop of it, but of a generator an object that is resumed for each element.
         reach = max([offset + n for offset, n in spans]) - begin
         if reach > _REACH_MAX:
             return None
@@ -104,6 +105,7 @@ class Chunks:
             if slot.asked != position and not at_once:
                 slot.asked = position
                 return None
+            # Neither counts before the read has succeeded.
             slot.asked = slot.position = -1
             if slot.memory is None:
                 slot.memory = memoryview(bytearray(CHUNK_BYTES))

@@ -102,6 +102,7 @@ class CommitLog(SyncedLog):
                         self._write(segment, buffer, position)
                         position += at
                         done = len(offsets)
+                        # A new one: `_write` keeps the old one until it is durable.
                         buffer = bytearray()
                         at = 0
                     if position + size > room:
@@ -340,6 +341,7 @@ class CommitLog(SyncedLog):
         if len(segments) < 2 or segments[0].end > self._end or segments[0].end > self._synced:
             return None
         oldest = segments[0]
+        # First: readers take the segment for gone before its file is.
         self._begin = oldest.end
         del self._segments[oldest.start]
         oldest.release()

@@ -64,6 +64,7 @@ def is_made_of(record: bytes, half: bytes) -> bool:
         return False
     if topic not in (get_property(half_text, REAL_TOPIC), _DISCARD_TOPIC):
         return False
+    # Zeros of a missing sector may stand in pairs that are not compared.
     return _own_pairs(text) == _own_pairs(half_text) and ("\0" not in text or "\0" in half_text)
 
 

@@ -173,6 +173,7 @@ class LogReader:
 
     def first_store_ms(self, segment: Segment) -> int | None:
         """Store time of a segment's first record, epoch ms; None if it has no valid one."""
+        # Little is read at a time, because only the first record is wanted.
         record = walk(segment.file.pread, segment.start, 0, segment.size, Stop(), read_bytes=64 << 10)
         for _, first in record:
             return int(LONG.unpack_from(first, store_ms_at(first))[0])

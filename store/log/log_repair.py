@@ -56,6 +56,7 @@ def filler_records(position: int, size: int, store_ms: int) -> bytes:
     """
     parts = []
     while size:
+        # What is left must have room for another filler.
         part = size if size <= _FILLER_MAX else min(_FILLER_MAX, size - 2 * RECORD_BYTES_MIN)
         topic = FILLER_TOPIC[: part - RECORD_BYTES_MIN]
         body = bytes(part - RECORD_BYTES_MIN - len(topic))

@@ -66,6 +66,7 @@ def valid_size(buffer: bytes | bytearray | memoryview, at: int, offset: int, che
     left = len(buffer) - at
     if left < BLANK_BYTES:
         return 0
+    # A blank may be shorter than any record.
     if left < RECORD_BYTES_MIN:
         return -1 if _BLANK.unpack_from(buffer, at)[1] == MAGIC_BLANK else 0
     size, magic, crc, _, _, _, position, sys_flag = _unpack_head(buffer, at)
@@ -83,6 +84,7 @@ def valid_size(buffer: bytes | bytearray | memoryview, at: int, offset: int, che
     body_at = at + BODY_AT
     if sys_flag & HOSTS_V6:
         body_at = at + (BODY_AT_MAX if sys_flag & HOSTS_V6 == HOSTS_V6 else BODY_AT + HOST_MORE_V6)
+        # The head is longer here than that of the shortest record, with which the size was compared.
         if body_at > end:
             return 0
     proof, body_bytes = _unpack_proof(buffer, body_at - PREPARED_BACK)
@@ -145,6 +147,7 @@ def walk(
             if check_crc and is_vouched_for(buffer, at):
                 behind = _behind(read, base, start + at + size, limit)
                 if not is_proven(buffer[at : at + size], behind, at_end):
+                    # The record counts as none, and the walk ends in front of it.
                     size = 0
                     break
             yield base + start + at, buffer[at : at + size]
@@ -155,6 +158,7 @@ def walk(
             start = place
             at = 0
             buffer = read(min(max(read_bytes, more), limit - start), start)
+            # Only where the file ends, fewer bytes are read.
             if len(buffer) >= more:
                 continue
         break
@@ -178,6 +182,7 @@ def _wants(buffer: bytes, at: int, offset: int, room: int) -> int:
     if left < RECORD_BYTES_MIN:
         return min(RECORD_BYTES_MIN, room) if min(RECORD_BYTES_MIN, room) > left else 0
     size, magic, _, _, _, _, position, _ = _unpack_head(buffer, at)
+    # Garbage may claim any size: more is read only for a head that belongs here.
     if magic not in (MAGIC_V1, MAGIC_V2) or position != offset or not left < size <= room:
         return 0
     return int(size)

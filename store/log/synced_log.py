@@ -64,6 +64,7 @@ class SyncedLog(LogReader):
                 return
             try:
                 if self._directory_dirty:
+                    # Cleared before the sync: a segment that is made meanwhile sets it again.
                     self._directory_dirty = False
                     self._files.sync_dir(self.directory)
                 for segment in self._between(self._synced, target):

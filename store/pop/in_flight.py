@@ -335,6 +335,7 @@ class InFlight(PoppedQueues):
         taken = batch.waiting & bits
         count = self._take(batch, taken, done=False)
         self.number += 1
+        # The pop time as its complement, below 0: no handle has such a time.
         rest = Batch(batch.queue, batch.start, taken, ~batch.pop_ms, batch.due_ms, self.number, batch.name)
         rest.claimed = True
         if taken:

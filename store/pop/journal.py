@@ -172,6 +172,7 @@ class PopJournal:
             if more is not None:
                 rows += more()
             position = self._settled_to()
+        # Kept until the write has succeeded.
         self._left = rows
         try:
             if self._file is None:

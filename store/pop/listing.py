@@ -46,6 +46,7 @@ class Listing:
                 self._queue = None
             elif self._batches:
                 one = self._batches.pop()
+                # Acks may have come since the batches were looked up.
                 if one.waiting:
                     rows.append(batch_row(one.queue.ref, one.name, one.start, one.waiting, one.pop_ms, one.due_ms, -1))
             else:
@@ -54,5 +55,6 @@ class Listing:
                     rows.append(queue_row(queue.ref, queue.group, queue.topic, queue.queue_id, queue.next))
                     if queue.block is not None:
                         rows.append(block_row(queue.ref, queue.block))
+                    # A copy, because rows of the queue become objects meanwhile.
                     self._queue, self._packed = queue, queue.packed[:]
         return rows

@@ -52,6 +52,7 @@ class Notes:
 
     def take(self) -> list[bytes]:
         """Take all rows, in an order in which they can be read again."""
+        # In this order, because a row may rely on earlier ones only: batches come before what was taken of them.
         rows = self._rows
         rows += [taken_row(number, bits) for number, bits in self._taken.items()]
         rows += [block_row(ref, block) for ref, block in self._blocks.items()]

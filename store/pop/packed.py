@@ -145,6 +145,7 @@ class Packed:
         for column in (self._starts, self._waiting, self._pops, self._dues, self._names):
             del column[-count:]
         self._head = min(self._head, len(self._starts))
+        # Lists: mypyc makes plain loops of them, but of generators objects that are resumed for each element.
         self.live -= sum([1 for bits in gone if bits])
         return sum([bits.bit_count() for bits in gone])
 

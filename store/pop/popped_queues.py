@@ -132,12 +132,14 @@ class PoppedQueues:
             if queue.packed:
                 batches_max -= self._let_packed_go(queue, batches_max)
                 continue
+            # From the end: what is left of a heap is still a heap.
             rest = queue.heap[-batches_max:]
             del queue.heap[-batches_max:]
             for _, _, batch in rest:
                 self._count_out(queue, batch.waiting.bit_count())
                 batch.waiting = 0
                 self._wheel.cancel(batch.timer)
+            # One at least: else a queue without batches would keep the loop going for ever.
             batches_max -= len(rest) or 1
             if not queue.heap:
                 self._empty(queue)

@@ -171,6 +171,7 @@ def gone_row(ref: int) -> bytes:
 
 def block_row(ref: int, block: OrderBlock) -> bytes:
     """Write a row `BLOCK`."""
+    # The length has 16 bits.
     attempt = block.attempt_id.encode(errors="replace")[:65_000]
     parts = [_BLOCK.pack(BLOCK, ref, block.pop_ms, len(attempt), len(block.waiting)), attempt]
     visible, counts = block.visible_ms, block.counts

@@ -25,6 +25,7 @@ def cursor_text(place: Place | None) -> str:
 def cursor_place(text: str) -> Place:
     """Read a place from its text. Raises PendingError for any other text."""
     due, _, offset = text.partition("-")
+    # `int` alone would also take signs, blanks and underscores.
     if len(text) <= _CHARS_MAX and due.isascii() and due.isdecimal():
         try:
             return int(due), int(offset, 16)

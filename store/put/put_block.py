@@ -105,6 +105,7 @@ class PutBlock(PutColumns):
         """
         data = slab.data
         starts, sizes = np.array(slab.starts, np.int64), np.array(slab.sizes, np.int64)
+        # So that the reads of fixed fields below stay within their records.
         if int(sizes.min()) < RECORD_BYTES_MIN:
             return None
         words = unaligned(data, ">u4")
@@ -119,6 +120,7 @@ class PutBlock(PutColumns):
         topic_sizes = np.frombuffer(data, np.uint8)[topics_at]
         texts_at = topics_at + 3 + topic_sizes
         ends = starts + sizes
+        # The first test keeps the second one within the records.
         if (texts_at >= ends).any() or (unaligned(data, ">u2")[texts_at - 2] != ends - texts_at).any():
             return None
         is_one = bool((topic_sizes == topic_sizes[0]).all()) and _are_equal(
@@ -198,12 +200,14 @@ class _Texts:
         if len(ones) != len(twos) or not len(twos) or len(twos) % count or not text.isascii():
             return None
         name_ends, value_ends = ones.reshape(count, -1), twos.reshape(count, -1)
+        # Without a separator at its end, the last value of a text would run into the next text.
         if (value_ends[:, -1] != text_ends - 1).any():
             return None
         name_starts = np.empty_like(value_ends)
         name_starts[:, 1:] = value_ends[:, :-1] + 1
         name_starts[0, 0], name_starts[1:, 0] = 0, text_ends[:-1]
         name_sizes = name_ends - name_starts
+        # Pairs without name or value count as absent elsewhere (`get_property`), so such a text is unusual.
         if (name_sizes != name_sizes[0]).any() or name_sizes[0].min() < 1 or (value_ends - name_ends < 2).any():
             return None
         sizes = name_sizes[0].tolist()
@@ -213,6 +217,7 @@ class _Texts:
         if not (_UNIQ_KEY in names or _KEYS in names or _TW_ID in names):
             return None
         texts = cls(text, names, name_ends + 1, value_ends)
+        # The `.version` of a moved message's id is no part of its key, and KEYS with a blank are several keys.
         if b"." in b"".join(texts.delay_ids) or (_KEYS in names and b" " in b"".join(texts.keys[-1])):
             return None
         return texts

@@ -31,6 +31,7 @@ from store.put.put import Put, PutStatus
 
 __all__ = ["Held", "HeldBatch", "OneByOne", "PutRecord", "Refused", "Unsettled", "put_record", "put_record_of"]
 
+# `Final`: compiled, a name that never changes is not looked up for each message.
 _pack_place_into: Final = RECORD.struct("queue_offset", "position").pack_into
 _pack_entry: Final = ENTRY.pack
 _pack_long_into: Final = LONG.pack_into
@@ -105,6 +106,7 @@ class PutRecord(Put):
         if self.scheduled:
             patched = bytearray(self.record)
             LONG.pack_into(patched, store_ms_at(patched), store_ms)
+            # By `Derived`, as recovery does it: a queue that is made anew must get the same tags code.
             self.tags_code = Derived(bytes(patched), levels_ms).tags_code
 
     def number(self, queues: ConsumeQueues) -> int:

@@ -61,6 +61,7 @@ class PutRows(Put):
             if words is not None:
                 own += words[row].split(b" ")
             for key in own:
+                # Blanks side by side in KEYS make empty words, which are no keys.
                 if key:
                     self.keys.append(key)
                     owners.append(row)

@@ -94,6 +94,7 @@ class ReadyRows(PutColumns):
         self._records.append(put.record)
         self._rows.append(row)
         self._tags.append(put.tags_code)
+        # The latest due time: the batch is appended as a whole, and none of its messages before its time.
         if put.due_ms > self.due_ms:
             self.due_ms = put.due_ms
 
@@ -129,6 +130,7 @@ class ReadyRows(PutColumns):
         codes = np.array(self._codes, np.int64)
         order = np.argsort(codes, kind="stable")
         records = self._records
+        # With one queue they are in order already.
         ordered = records if len(self._found) == 1 else [records[place] for place in order.tolist()]
         self._records = ordered
         counts = np.bincount(codes, minlength=len(self._found)).tolist()
