@@ -52,6 +52,7 @@ REGION: Final = "DefaultRegion"
 """MSG_REGION of send replies: with this text Aliyun's client sends no traces."""
 
 
+# `Final`: compiled, a name that never changes is not looked up for each command.
 _loads: Final = orjson.loads
 _WORDS: Final = Struct(">II")
 _BINARY_HEAD = Struct(">hbhiii")
@@ -206,6 +207,7 @@ def decode_json(header: bytes, body: bytes) -> RemotingCommand:
         "".join(ext.values())  # raises TypeError unless all are strings: the quickest test, a loop in C
         code, opaque, flag, version = fields["code"], fields["opaque"], fields["flag"], fields["version"]
         language = fields["language"]
+        # Types are compared by `is`: a JSON boolean would pass `isinstance(…, int)`.
         if type(code) is type(opaque) is type(flag) is type(version) is int and type(language) is str:
             remark = fields.get("remark")
             if remark is None or type(remark) is str:
@@ -286,6 +288,7 @@ def encode_command(command: RemotingCommand) -> bytes:
         else:
             header = _encode_json(command)
     except (struct_error, UnicodeEncodeError, TypeError) as error:
+        # A lone surrogate raises a TypeError in orjson.
         raise ProtocolError(f"cannot be written: {error}: {command!r:.500}") from error
     total = 4 + len(header) + len(command.body)
     if total + 4 > MAX_FRAME_BYTES or len(header) > 0xFFFFFF:

@@ -60,8 +60,10 @@ class FrameDecoder:
                     rest = self._rest = bytearray(rest)
                 rest += data
                 return []
+            # Bytes, even if `rest` is a bytearray: the parts of commands are slices of it.
             whole = b"".join((rest, data))
         else:
+            # A copy: the next read goes into the same buffer, and bodies of commands are parts of these bytes.
             whole = data if isinstance(data, bytes) else bytes(data)
         commands: list[RemotingCommand] = []
         total: int  # said here, because `unpack_from` does not: compiled, they are numbers then, not any objects
@@ -90,11 +92,13 @@ class FrameDecoder:
             at = end
             if len(commands) >= self._most:
                 self.more = at < available
+                # So that `feed(b"")` goes on, although it brings no bytes.
                 self._need = 0
                 break
         else:
             self._need = 4
             if available - at >= 4:
+                # The length alone may show a peer of another protocol: it is refused without waiting for more.
                 total = int.from_bytes(whole[at : at + 4], "big")
                 if total < 4 or total + 4 > self._max_frame_bytes:
                     raise self._no_frame(total)

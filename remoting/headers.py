@@ -40,6 +40,7 @@ def _number(name: str, text: str, most: int, wanted: str) -> int:
         number = int(text)
     except ValueError:
         raise HeaderError(name, text, wanted) from None
+    # `int` also takes blanks and underscores; Java does not.
     if not -most - 1 <= number <= most or not (text.isdecimal() or (text[0] in "+-" and text[1:].isdecimal())):
         raise HeaderError(name, text, wanted)
     return number

@@ -99,6 +99,7 @@ class HeldCalls:
         now = self._clock()
         if now - before > CONTENDED_S:
             self._turns = CONTENDED_TURNS
+        # This call has released the lock, so other threads had their chance: a new hold may begin.
         if self._turns:
             self._until_s = now + HOLD_S
         return count

@@ -27,6 +27,7 @@ def encode_host(ip: str, port: int) -> bytes:
     An IPv4-mapped IPv6 address becomes IPv4. Raises MessageError for a text that is not an address.
     """
     try:
+        # Behind `%` stands the zone of a link-local address (`fe80::1%eth0`): a record has no place for it.
         address = ipaddress.ip_address(ip.partition("%")[0])
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
@@ -61,9 +62,11 @@ def message_ids(store_host: bytes, offsets: Iterable[int]) -> str:
     numbers = array("q", offsets)
     if not numbers:
         return ""
+    # Ids show the offset as big-endian hex digits.
     if byteorder == "little":
         numbers.byteswap()
     host = _hex(store_host)
+    # All offsets become hex in one call, with a comma behind each 8 bytes; then each comma gets the host behind it.
     return host + numbers.tobytes().hex(",", numbers.itemsize).upper().replace(",", f",{host}")
 
 
@@ -73,6 +76,7 @@ def parse_message_id(text: str) -> tuple[bytes, int]:
         raw = bytes.fromhex(text)
     except ValueError as error:
         raise MessageError(f"not a message id: {text!r:.100}") from error
+    # `fromhex` skips blanks, so the text must be measured as well.
     if len(text) not in (32, 56) or len(raw) * 2 != len(text):
         raise MessageError(f"a message id has 32 or 56 hex digits: {text!r:.100}")
     return raw[:-8], int.from_bytes(raw[-8:], "big", signed=True)

@@ -183,6 +183,7 @@ class _Reader:
     def _object(self, depth: int) -> dict[str, Any]:
         self._at += 1
         found: dict[str, Any] = {}
+        # At the end of the text `first` is empty, and reading a word raises.
         while (first := self._peek()) != "}":
             if first == "{":
                 key = self._object_key(depth)
@@ -229,6 +230,7 @@ class _Reader:
             raise ValueError(f"text without end at {self._at}")
         self._at = match.end()
         text = json.loads(match.group(), strict=False)
+        # A lone surrogate becomes U+FFFD: UTF-8 cannot hold it.
         return str(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def _quoted(self) -> str:

@@ -21,6 +21,7 @@ def signed_bytes(ext: Mapping[str, str], body: bytes, version: int = 1 << 30) ->
     """The bytes that a request's signature covers."""
     left_out = (SIGNATURE, _UNIQUE_KEY_QUERY) if version <= _LAST_WITHOUT_IT else (SIGNATURE,)
     values = [ext[name] for name in sorted(ext) if name not in left_out]
+    # Fields read by `remoting.odd_fields` may hold lone surrogates, which UTF-8 alone refuses.
     return "".join(value for value in values if value is not None).encode("utf-8", "surrogatepass") + body
 
 

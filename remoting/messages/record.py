@@ -180,6 +180,7 @@ def encode_record(message: Message, store_host: bytes, store_ms: int = 0) -> byt
     record's fields.
     """
     try:
+        # Nothing is checked beforehand: what does not fit raises in `pack`, and `_why_not` then finds the field.
         properties = message.properties.encode()
         magic, begin, begin_sum = _text_begin(message.topic, len(properties))
         body = message.body

@@ -80,6 +80,7 @@ class RecordRows:
         try:
             self._before = _BORN.pack(sys_flag, message.born_ms) + born_host
             self._after = store_host + INT.pack(message.reconsume_times) + _PROOF
+            # Raises unless the queue id has 32 bits: the struct that packs it is only used when the records are joined.
             LONG.pack(message.queue_id << 32)
         except struct_error as error:
             raise MessageError(f"a number of the batch is out of range: {message!r:.200}") from error

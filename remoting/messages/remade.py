@@ -133,6 +133,7 @@ def shown_with(records: list[bytes], topic: str, more: list[bytes]) -> list[byte
     `shown_as`.
     """
     front = _behind_body(topic, "")
+    # Without the length of the properties, which differs from record to record.
     name = b"" if front is None else front[:-2]
     return [_with(record, name, own) if name else None for record, own in zip(records, more, strict=True)]
 

@@ -171,6 +171,7 @@ def _decode_record(buffer: Buffer, at: int, check_crc: bool) -> StoredMessage:
         length_at = place - (1 if magic == MAGIC_V1 else 2)
         if check_crc and crc32(buffer[length_at:end]) != prepared_offset & 0xFFFFFFFF:
             raise RecordError(f"record at {at}: topic and properties do not have the CRC that the record says")
+        # To whoever stores the message again, a checksum must not look like the offset of a half message.
         prepared_offset = 0
     return StoredMessage(
         topic=_text(buffer[place : place + topic_length]),

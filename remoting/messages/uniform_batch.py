@@ -108,6 +108,7 @@ def split_uniform(
                 return None
             text_bytes = data[text_at - 2] << 8 | data[text_at - 1]
             at = text_at + text_bytes
+            # `>=`: a separator may be added below.
             if at > end or text_bytes >= MAX_PROPERTIES_BYTES:
                 return None
             text = data[text_at:at]
