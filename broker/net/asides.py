@@ -83,6 +83,7 @@ class Asides:
             if line:
                 self._lines[asker] = line
             if not turn.done():
+                # Still busy: the place is handed over, so that nobody takes it before that task runs.
                 turn.set_result(None)
                 return
         self._busy = False

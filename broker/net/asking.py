@@ -44,6 +44,7 @@ class Asking:
         """
         if channel.closed:
             raise ConnectionError(f"{peer_text(channel)} is not connected")
+        # No `await` up to the future: no reply can come before it is waited for.
         self._push(channel, command)
         waiting = channel.state.waiting
         future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()

@@ -108,6 +108,7 @@ class ConsumerGroup:
         changed = wanted.keys() != self.subscriptions.keys()
         for topic, subscription in wanted.items():
             known = self.subscriptions.get(topic)
+            # A member with older subscriptions must not undo what a newer one said.
             if known is None or subscription.version > known.version:
                 self.subscriptions[topic] = subscription
         for topic in self.subscriptions.keys() - wanted.keys():
@@ -273,6 +274,7 @@ class Clients:
 
     def leave(self, channel: Channel, most: int) -> bool:
         """Remove a channel from some groups; answer whether it is in no group any more."""
+        # A copy, because each call takes its group out of this table.
         consumers = list(islice(self._consumers_of.get(channel, ()), most))
         for group in consumers:
             self.unregister_consumer(group, channel)

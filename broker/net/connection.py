@@ -347,6 +347,7 @@ class Connection:
         self._backlog_bytes += len(data) - sent
         if self._backlog_bytes > _BACKLOG_MAX_BYTES:
             _LOG.warning("%s: connection closed, it left %d bytes unread", peer_text(self), self._backlog_bytes)
+            # `shut` subtracts the whole backlog, and this part of it is not counted yet.
             self._server.held_bytes += len(data) - sent
             self.shut()
             return
@@ -383,6 +384,7 @@ class Connection:
         if self._server.tight:
             limit = 0
         else:
+            # Two limits, so that a backlog near one of them does not switch reading on and off all the time.
             limit = _STOP_READING_BYTES if self._events & _IN else _READ_AGAIN_BYTES
         reading = self._server.reading and not self._closing and not self._resting and self._backlog_bytes <= limit
         events = (_IN if reading else 0) | (_OUT if self._backlog else 0)

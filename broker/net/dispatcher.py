@@ -221,6 +221,7 @@ class Dispatcher(Asking):
             else:
                 wait.channel.state.parked = []
                 batch.waiting.append(lambda error: self._released(wait, error))
+                # Only when it is in `waiting`: the work may end within this call.
                 need.alone()
 
     def _released(self, wait: _Wait, error: Exception | None) -> None:
@@ -239,6 +240,7 @@ class Dispatcher(Asking):
         if wait.channel.state.parked is not None:
             wait.channel.state.parked.append(wait)
             return
+        # Numbers differ, so the heap never compares two `_Wait`.
         heappush(self._line, (wait.number, wait))
         wait.channel.state.waits_in_line += 1
         if not self._line_moves:

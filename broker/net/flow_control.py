@@ -57,6 +57,7 @@ class FlowControl:
             f"period in queue: {waited_ms}ms, size of queue: {waiting}"
         )
         for command in commands:
+            # The codes of replies are other numbers: 10 is a send, and as a reply FLUSH_DISK_TIMEOUT.
             if command.code in _SENDS and not command.is_response:
                 self.refused_count += 1
                 dispatcher.answer(channel, command, command.reply(ResponseCode.SYSTEM_BUSY, remark))

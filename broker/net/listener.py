@@ -64,6 +64,7 @@ class Listener:
 
     def ready(self, _events: int) -> None:
         """Accept waiting connections."""
+        # Other connections have their turns in between; what still waits is reported again.
         for _ in range(_ACCEPTS_MAX):
             try:
                 sock, peer = self._socket.accept()

@@ -116,6 +116,7 @@ class Server(Accepting):
         Raises OSError, with the address in its text, if it cannot be bound.
         """
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        # Or a restart could not bind it while old connections are in TIME_WAIT.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener = Listener(self, sock, answers)
         try:
@@ -203,6 +204,7 @@ class Server(Accepting):
             if self._poll is None:
                 return
             begin = clock()
+            # While some wait, all must be seen: a file that is missing in the answer counts as no longer ready.
             ready = self._poll.poll(0, max(_EVENTS_MAX, len(targets)) if self._waiting else _EVENTS_MAX)
             if not ready and alone:
                 ready = linger.find(partial(self._poll.poll, 0, _EVENTS_MAX))
@@ -356,6 +358,7 @@ class Server(Accepting):
 
     def plain(self, connection: Connection, sock: socket.socket) -> None:
         """Replace a connection that turned out not to be TLS by a plain one."""
+        # Not `shut`: the socket lives on, and nobody is told of a closed connection.
         self.forget(connection)
         connection.closed = True
         self.adopt(sock, connection.peer, connection.state.port).ready(_IN)

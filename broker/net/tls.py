@@ -82,6 +82,7 @@ class Tls:
         self._password = password
         self._trust = trust
         self._verify = verify
+        # Before the files are read: if they change meanwhile, the next `reload` sees it.
         self._stamps = self._stamp()
         self._context = self._make()
         self.trouble = ""
@@ -109,6 +110,7 @@ class Tls:
         for path in filter(None, (self._certificate, self._key, self._trust)):
             try:
                 status = path.stat()
+                # The inode too: a file that took another's place may have the same time.
                 stamps.append((status.st_mtime_ns, status.st_ino))
             except OSError:
                 stamps.append((0, 0))

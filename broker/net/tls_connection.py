@@ -53,6 +53,7 @@ class TlsConnection(Connection):
     def _begin(self) -> bool:
         """Look at the first byte; answer whether TLS begins. Raises OSError if the socket fails."""
         server = self._server
+        # Only looked at: a plain connection has to read it again.
         first = self._socket.recv(1, socket.MSG_PEEK)
         tls = server.tls
         if not first or tls is None:
@@ -73,12 +74,14 @@ class TlsConnection(Connection):
             commands = self._feed(plain) if plain else []
         except (TlsError, ProtocolError) as error:
             _LOG.warning("%s: connection closed: %s", peer_text(self), error)
+            # The session has an alert for the peer by now.
             self.flush()
             self.shut()
             return
         if commands:
             self._handle(commands)
         self._count_input()
+        # Handshakes have bytes to send without any reply.
         if session.waiting and not self._out:
             self._server.dirty(self)
         if ended:

@@ -39,6 +39,7 @@ _BITS_MAX = 1 << 16
 _SHORT_CHARS_MAX = 12
 
 
+# Most pops have few messages, so the same few texts come again and again.
 @lru_cache(1_024)
 def _short_bits(text: str) -> int:
     return int.from_bytes(b64decode(text, validate=True), "little")
@@ -124,6 +125,7 @@ class AckProcessor:
         """
         if handle.in_order:
             return self._ack_in_order(queue, handle, bits, now_ms)
+        # Before the acknowledgement, which may make room.
         was_full = self._queues.room(queue) <= 0
         count = self._in_flight.ack(queue, handle.start, handle.pop_ms, bits)
         if count:

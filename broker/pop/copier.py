@@ -70,6 +70,7 @@ class Copier:
             if positions is None:
                 yield [(batch, bits, offsets, None)]
                 continue
+            # A list: mypyc makes a plain loop of it, but of a generator an object that is resumed for each element.
             own_bytes = sum([size for _, size in positions])
             if group and group_bytes + own_bytes > PUT_BYTES_MAX:
                 yield group

@@ -158,6 +158,7 @@ class LookProcessor:
         key = self._polls.key(header.topic, header.group, header.queue_id)
         until_ms = min(header.end_ms, now_ms + _HOLD_MAX_MS)
 
+        # The function below keeps it while the request waits: fields and body would stay in memory.
         command = bare(command)
 
         def again(final: bool) -> bool:

@@ -146,6 +146,7 @@ class PopProcessor:
     def _try(self, pop: Pop, now_ms: int, later: Callable[[Pop, int], None]) -> bool:
         """Look at all queues; returns whether the pop is answered, or will be after disk reads (else by ``later``)."""
         header = pop.header
+        # Before the look: what arrives during it will differ from this mark.
         mark = self._polls.add(header.topic, header.group, header.queue_id)
         pop.begin(self._reader.pop_ms(now_ms), mark)
         work = self._reader.look(pop)

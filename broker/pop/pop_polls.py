@@ -75,8 +75,10 @@ class PopPolls:
         for topic, queue_id in queues:
             entry = names.get(topic)
             if entry is not None:
+                # The number before the keys: a pop whose key comes too late to be woken begins its look after it.
                 entry.arrival = next(self._numbers)
                 own = f"{topic}\0"
+                # A copy of the keys: the network loop may add some meanwhile.
                 woken += [key for key in tuple(entry.keys) if key[1] in (-1, queue_id) or not key[0].startswith(own)]
         if woken:
             self._long_poll.arrived(woken)

@@ -160,11 +160,13 @@ class Reviver:
         """Return the claimed batches whose pop is durable; the others are put back, due later."""
         journal = self._journal()
         try:
+            # Names only grow, so the newest one stands for all.
             journal.secure(max(batch.name for batch in batches))
         except StoreError as error:
             for batch in batches:
                 if batch.name > journal.synced_name:
                     self._in_flight.put_back(batch, self._back_off(batch, now_ms, str(error)))
+        # `put_back` has released those whose pop is not durable.
         return [batch for batch in batches if batch.claimed]
 
     def _revive(self, batches: list[Batch], now_ms: int) -> None:
@@ -177,12 +179,14 @@ class Reviver:
         late: dict[int, int] = {}
         done: dict[int, int] = {}
         log, lock = self._store.commit_log, self._in_flight.lock
+        # `settled_to` is called under this lock: from now on it must not pass the copies that are being stored.
         with lock:
             begin = self._putting = log.end
         puts: Puts = []
         size = 0
         for topic, own in topics.items():
             for more in self._copies(own, topic, late, now_ms):
+                # A list: mypyc makes a plain loop of it, but of a generator an object that is resumed for each element.
                 more_bytes = sum([put.data_bytes for put, _ in more])
                 if puts and size + more_bytes > PUT_BYTES_MAX:
                     self._put(puts, done, late, now_ms)
@@ -191,12 +195,14 @@ class Reviver:
                 size += more_bytes
         if puts:
             self._put(puts, done, late, now_ms)
+        # Maybe behind later messages too: the copies are then settled a little later.
         end = log.end
         copied = self._in_flight.all_copied([(batch, done[batch.number]) for batch in batches if batch.number in done])
         self._unsynced.extend([(begin, end, batch) for batch in copied])
         for batch in batches:
             if batch.waiting and batch.number in late:
                 self._in_flight.put_back(batch, late[batch.number])
+        # Last: until then `settled_to` must not rely on `_unsynced`, which has the copies by now.
         with lock:
             self._putting = -1
 

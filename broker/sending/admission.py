@@ -132,6 +132,7 @@ class Admission:
 def is_half(header: SendHeader, properties: str) -> bool:
     """True if it is a transaction's half message."""
     level = get_property(properties, DELAY) or ""
+    # Cut to 20 digits: `int` raises for thousands of them.
     retried = header.reconsume_times > 0 and level[:20].isdecimal() and int(level[:20]) > 0  # clients before 4.6.1
     half = (get_property(properties, TRAN_MSG) or "").lower() == "true" and not retried
     return half or header.sys_flag & SysFlag.TRANSACTION_ROLLBACK == SysFlag.TRANSACTION_PREPARED

@@ -99,6 +99,7 @@ class RecallProcessor:
                 if topic != handle.topic or get_property(properties, UNIQ_KEY) != handle.unique_key:
                     return CommandResult(CommandOutcome.UNKNOWN, "the handle does not fit the message")
             if isinstance(plugin, PendingPlugin):  # looks the message up and cancels it under one hold of the lock
+                # 0 would say that topic and key name the message.
                 offset = handle.offset or _NOBODY
                 name = PendingName(offset=offset, topic=handle.topic, unique_key=handle.unique_key)
                 answer = plugin.pending.change(PendingOrder(verb=PendingVerb.CANCEL, name=name), now_ms)

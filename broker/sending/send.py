@@ -150,10 +150,12 @@ class SendProcessor:
             ordinary = False
         body = command.body
         if (
+            # First: if it is not ordinary, the numbers may not be set.
             not ordinary
             or not 0 <= queue_id < topic.queue_limit
             or sys_flag & _SUSPICIOUS_SYS_FLAG
             or not 0 < len(body) <= self._max_message_bytes
+            # `in` may find the name inside another text; the longer way looks closely.
             or TRAN_MSG in properties
             or NUL in properties
         ):
@@ -238,6 +240,8 @@ class SendProcessor:
         most = group.retry_max_times
         if command.version >= _FIRST_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
             most = header.max_reconsume_times
+        # `>`: unlike in a send-back, the sender has already counted this try.
+        # A group with locks consumes in order: it retries by itself, and sends here only what it gives up.
         if message.reconsume_times > most or self._locks.any_live(name, now_ms):
             message.topic = self._topics.create_for_group(DLQ_PREFIX + name, 1).name
             message.queue_id = 0

@@ -78,6 +78,7 @@ def retry_message(stored: StoredMessage, topic: str, queue_id: int, delay_level:
     properties = with_property(properties, WAIT, "false")
     properties = with_property(properties, DELAY, str(delay_level))
     message = stored.message()
+    # With these bits the copy would get no entry in its retry queue.
     if not is_queued(message.sys_flag):
         message.sys_flag &= ~_TRANSACTION
     message.topic = topic
@@ -148,6 +149,7 @@ class SendBackProcessor:
         if not self._permission() & Permission.WRITE:
             remark = f"the broker[{self._address}] sending message is forbidden"
             return command.reply(ResponseCode.NO_PERMISSION, remark)
+        # As Apache's broker: a group without retry queues gives up what it sends back.
         if group.retry_queue_nums <= 0:
             return command.reply()
         topic = self._topics.create_for_group(RETRY_PREFIX + group.name, group.retry_queue_nums)
@@ -181,6 +183,7 @@ class SendBackProcessor:
             topic = self._topics.create_for_group(DLQ_PREFIX + group.name, 1)
             message = retry_message(stored, topic.name, 0, 0)
         else:
+            # Level 0 leaves the choice to the broker: each try waits for longer.
             level = header.delay_level or _FIRST_RETRY_LEVEL + stored.reconsume_times
             queue_id = self._random.randrange(group.retry_queue_nums)
             message = retry_message(stored, RETRY_PREFIX + group.name, queue_id, level)

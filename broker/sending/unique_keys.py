@@ -26,6 +26,7 @@ class UniqueKeys:
     def __init__(self, host: str, pid: int, seed: int | None = None) -> None:
         address = encode_host(host, 0)[:-4]
         if len(address) != 4:
+            # A key has four bytes for the address: none of IPv6 fits.
             address = encode_host("127.0.0.1", 0)[:4]
         number = secrets.randbits(32) if seed is None else seed
         self._prefix = f"{address.hex().upper()}{pid & 0xFFFF:04X}{number:08X}"
@@ -35,6 +36,7 @@ class UniqueKeys:
     def next(self, now_ms: int) -> str:
         """Make the next key."""
         passed = now_ms - self._month_ms
+        # Below 0 if the clock was set back beyond the month's start.
         if not 0 <= passed < _MONTH_MAX_MS:
             self._month_ms = month_start_ms(now_ms)
             passed = now_ms - self._month_ms

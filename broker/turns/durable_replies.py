@@ -126,6 +126,7 @@ class DurableReplies(Replies):
 
     def _flushed(self, entries: list[Entry], results: Sequence[PutResult], ok: bool) -> None:
         """Take the flusher's report about a turn, in its thread: the network loop answers."""
+        # The reports before the flag: the loop clears the flag and only then empties the queue.
         self._durable.append((entries, results, ok))
         if not self._answering:
             self._answering = True

@@ -134,6 +134,7 @@ class LargeBatch:
                     raise MessageError(
                         f"a batch of more than {self._messages_max} messages: at most {self._messages_max} are possible"
                     )
+                # Journals what plug-ins hold of other requests: a message can then only depend on one of this batch.
                 self._looking.end_held()
                 for aside in self.asides:
                     aside.begin()
@@ -350,6 +351,7 @@ class LargeBatches:
     @staticmethod
     def _over(batch: LargeBatch, stopped: bool) -> None:
         batch.stopped = stopped
+        # If nobody waits for it, it cannot become part of a turn any more.
         batch.settled = not batch.waiting
         for told in batch.waiting:
             told(None)

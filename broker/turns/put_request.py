@@ -134,6 +134,7 @@ class PutRequest(Entry):
 def request_of_rows(rows: PutRows, answer: BatchAnswer) -> PutRequest:
     """Make the request of a batch that is appended as a whole; ``answer`` gets the position of each message."""
     sizes = rows.rows.sizes
+    # Without the last size, which would give the position behind the batch.
     request = PutRequest(lambda results: answer(results[0], list(accumulate(sizes[:-1], initial=results[0].offset))))
     request.parts.append(None)
     request.put = rows

@@ -17,6 +17,7 @@ from store.put.plugin_api import PutResult, PutStatus
 __all__ = ["Replies"]
 
 _LOG = logging.getLogger(__name__)
+# `Final`: compiled, a name that never changes is not looked up for each message.
 _PUT_OK: Final = PutStatus.PUT_OK
 
 

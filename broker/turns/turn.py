@@ -199,6 +199,7 @@ class Turn(DurableReplies):
             self._take_back(request)
             return self.refusal(command, PutStatus.MESSAGE_ILLEGAL, str(error))
         except BaseException:
+            # Also for NotYetError: the request comes again, and its messages with it.
             self._take_back(request)
             raise
         self._note_level(shortest_ms)
@@ -337,6 +338,7 @@ class Turn(DurableReplies):
         self._entries, self._messages, self._held, self._level_delay_ms, self._mixed = [], 0, 0, 0, False
         ticket: Ticket | None = None
         results: Sequence[PutResult] = ()
+        # Plug-ins first: what they hold can be taken back if the store refuses the rest; an append cannot.
         if held:
             try:
                 ticket = committed_by(self._plugins)
