@@ -104,6 +104,7 @@ class Dial:
         leaf, shift = self._leaf_for(due_ms)
         if shift != self._near_shift:
             self._near_misses += 1
+            # The new dictionary begins empty: the more the old one has, the more misses it takes to give it up.
             if self._near_misses > _NEAR_MISSES + len(self._near):
                 self._near_misses = 0
                 self._near_shift = shift
@@ -179,6 +180,7 @@ class Dial:
         """Deal the timers of a full leaf out to a new row; the leaf stays as the way from old handles to new ones."""
         row = Row(self._slot_count, shift)
         dues, mask, slots, items = leaf.dues, self._slot_mask, row.slots, leaf.items
+        # All in one smaller slot: the leaf moves there as a whole, and its handles stay good.
         if min(dues) >> shift == max(dues) >> shift:
             row.place((dues[0] >> shift) & mask, leaf)
             return row
@@ -287,6 +289,7 @@ class Dial:
     # ---------------------------------------------------------------- runs
 
     def _start_run(self, leaf: Leaf, level: int) -> None:
+        # A run takes no more timers.
         if level * self._slot_bits == self._near_shift:
             self._near.pop(self._at >> self._near_shift, None)
         rest: list[Leaf] = []

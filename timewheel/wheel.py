@@ -131,6 +131,7 @@ class TimingWheel(Dial):
             items = leaf.items
             count = len(items)
             if count < self._slot_limit:
+                # The due time first: if it does not fit, this raises and nothing has changed.
                 leaf.dues.append(due_ms)
                 items.append(item)
                 self._live += 1
@@ -170,6 +171,7 @@ class TimingWheel(Dial):
             filled = len(leaf.items)
             end = min(start + self._slot_limit - filled, count)
             end = bisect_left(dues, ((due_ms >> shift) + 1) << shift, start, end)
+            # `fromlist` takes all or, on an error, nothing: so both columns stay equally long.
             leaf.dues.fromlist(list(dues[start:end]))
             leaf.items += items[start:end]
             self._live += end - start
@@ -194,6 +196,7 @@ class TimingWheel(Dial):
                         append(leaf.base + count)
                         continue
                 append(self._file(due_ms, item))
+                # `_file` may have moved the dictionary to another level.
                 near, shift = self._near, self._near_shift
         finally:
             self._live += filed
@@ -223,6 +226,7 @@ class TimingWheel(Dial):
         """
         found = self._find(handle)
         if found is not None:
+            # Before the cancel: if the due time does not fit, the timer stays where it is.
             moved = self.insert(due_ms, found[0].items[found[1]])
         elif handle in self._late_items:
             moved = self.insert(due_ms, self._late_items[handle])

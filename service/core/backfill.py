@@ -126,6 +126,7 @@ class Backfill:
 
     def is_missing(self, offset: int) -> bool:
         """True if a record was passed over: what waits there will not be delivered by this owner."""
+        # No offset is as high as `1 << 62`: a part that begins at `offset` itself stands before the place found.
         at = bisect_right(self._missing, (offset, 1 << 62)) - 1
         return at >= 0 and offset < self._missing[at][1]
 
@@ -136,6 +137,7 @@ class Backfill:
 
     def hand_over(self, commands: CommandTable, done: DoneEntries) -> None:
         """Once this is whole: give the table what was found."""
+        # Looked up once more: a verdict may have been read since.
         commands.join([line for line in self.commands if line.offset not in done], self.rolls, self.origins)
         self.commands, self.rolls, self.origins = [], array("q"), array("q")
 

@@ -28,6 +28,7 @@ class Calm:
         """Note that something sent to a broker before this time may still arrive."""
         if mono_ms > self._since_ms.get(broker, -1):
             self._since_ms[broker] = mono_ms
+            # An answer to an earlier probe says nothing about what was sent after it.
             self._answered_ms.pop(broker, None)
 
     def probes(self) -> list[str]:
@@ -36,6 +37,7 @@ class Calm:
 
     def answered(self, broker: str, asked_ms: int, mono_ms: int) -> None:
         """Note that a broker has answered a probe, and when the probe was sent."""
+        # The default is later than any probe: a broker that nothing has disturbed needs none.
         if broker not in self._answered_ms and asked_ms >= self._since_ms.get(broker, mono_ms + 1):
             self._answered_ms[broker] = mono_ms
 

@@ -283,6 +283,7 @@ class CommandTable:
     def prune(self, low: int) -> None:
         """Forget rolls below an offset, all of which are done."""
         count = bisect_left(self._rolls, low)
+        # Not each time: a deletion at the front moves all other rows.
         if count * 2 > len(self._rolls):
             del self._rolls[:count], self._origins[:count]
 

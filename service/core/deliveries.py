@@ -33,6 +33,7 @@ class Deliveries:
 
     def aim(self, queue: TargetQueue, end: int) -> None:
         """Note the end of a target queue that was not used so far. It may be used once this is saved (`is_named`)."""
+        # Never raised here: the present end may be behind deliveries that nobody has read there.
         self.tails.setdefault(queue, end)
 
     def is_named(self, queue: TargetQueue) -> bool:
@@ -64,6 +65,7 @@ class Deliveries:
 
     def lose(self, offset: int) -> None:
         """Note that it is unknown whether the target has stored an entry: its queue must be read (`scans`)."""
+        # `_open` still counts it, so that the tail does not rise beyond a delivery that may be there.
         self.lost[offset] = self._in_flight.pop(offset)
 
     def _raise_tail(self, queue: TargetQueue) -> None:

@@ -25,6 +25,7 @@ __all__ = ["SPAN_MAX", "DoneEntries", "inflated"]
 SPAN_MAX = 1 << 28
 """Most entries between the oldest pending one and the newest: 32 MiB of bits."""
 _TRIM_BYTES = 4096
+# The next byte with a pending entry is found in C.
 _NOT_ALL_DONE = re.compile(rb"[^\xff]")
 
 
@@ -33,6 +34,7 @@ def inflated(data: bytes) -> bytes:
     most = SPAN_MAX // 8 + 8
     try:
         stream = zlib.decompressobj()
+        # With a bound, because a few bytes of zlib may hold gigabytes; one byte above it shows that there is more.
         found = stream.decompress(data, most + 1)
     except zlib.error as error:
         raise ValueError(f"not a packed set: {error}") from None

@@ -56,6 +56,7 @@ class Lease:
     def __init__(self, length_ms: int = LEASE_MS) -> None:
         self._length_ms = length_ms
         self._asked_ms: int | None = None
+        # With more than this the oldest are dropped: they would renew the lease least.
         self._ends: deque[tuple[int, int]] = deque(maxlen=ENDS_MAX)
 
     def end_seen(self, asked_ms: int, end: int, read_to: int) -> None:

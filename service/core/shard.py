@@ -90,6 +90,7 @@ class Shard(Deliveries):
         # Read the last owner's takeover record again: it tells that owner's records from others'.
         begin = picture.low if picture.generation < 0 else min(picture.low, picture.generation)
         self.read_to = max(first_offset, begin)
+        # The cluster has deleted what was before: it can never be delivered.
         self.done.raise_to(first_offset)
         self.takeovers.load(picture, self.read_to)
         read = picture.resumed_at()
@@ -99,6 +100,7 @@ class Shard(Deliveries):
     def _resume(self, picture: Picture, read: int) -> None:
         """What the last owner has judged stays judged. The older part is backfilled, or read first of all."""
         waiting = {at: due_ms for at, due_ms in picture.moves.items() if at < read}
+        # A copy, because `done` goes on: what counts is what was done by then.
         self.commands.will_pass(read, self.done.copy(), waiting)
         if self.reads_all:
             return
@@ -197,6 +199,7 @@ class Shard(Deliveries):
             self.commands.read(line, self.done)
             return False
         own = line.generation == self.takeovers.generation >= 0
+        # A record is always about earlier ones.
         if own and max(line.about, line.entry, line.origin) < line.offset:
             if line.kind is LineKind.RELEASE:
                 self.takeovers.released()
@@ -215,6 +218,7 @@ class Shard(Deliveries):
     def _see_takeover(self, line: Line, generation: int, mono_ms: int) -> None:
         if self.state is OwnerState.TAKING_OVER and generation == line.offset and line.owner == self.owner:
             self.generation = generation
+            # Before `saw` below, which clears it.
             self._was_released = self.takeovers.is_released
             self._fence_ms = mono_ms + (0 if self._was_released else self.timing.fence_ms)
             self._go(OwnerState.READING_BACK)

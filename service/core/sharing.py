@@ -44,6 +44,7 @@ class _Group:
     def __init__(self, members: Iterable[str], shards: Sequence[TargetQueue]) -> None:
         self.count = len(shards)
         texts = [(shard, "|".join(map(str, shard)).encode()) for shard in shards]
+        # Names are hashed first, because a key of blake2b has 64 bytes at most.
         keys = [(member, blake2b(member.encode(), digest_size=16).digest()) for member in members]
         self._ranking = sorted(
             (blake2b(text, key=key, digest_size=8).digest(), member, shard)
@@ -105,6 +106,7 @@ def standbys(
     others = sorted(set(members) - {me}) if me in members else []
     for group in _groups(members, shards):
         for other in others:
+            # The ranks of the others stay as they are, so the sorted list serves for each case.
             heirs = group.assign(len(members) - 1, without=other)
             found |= {shard for shard, heir in heirs.items() if heir == me and owners[shard] == other}
     if coming:

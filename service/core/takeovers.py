@@ -123,6 +123,7 @@ class Takeovers:
     def unreadable(self, begin: int, until: int) -> None:
         """Note that records cannot be read. They may have been takeovers."""
         self.is_released = self._is_clear = False
+        # Joined with the part before, because only `DARK_MAX` parts are remembered.
         if self._dark and self._dark[-1][1] == begin:
             begin = self._dark.pop()[0]
         if len(self._dark) < DARK_MAX:
