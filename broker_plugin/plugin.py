@@ -33,7 +33,7 @@ from broker_plugin.runtime import lateness_texts, runtime_texts
 from broker_plugin.spiller import Spiller
 from broker_plugin.sweeper import ARMED_MAX, HAND_MAX, Sweeper
 from broker_plugin.threads.clock import Alarm, Clock, StepWatch
-from broker_plugin.threads.pace import BATCH_MAX
+from broker_plugin.threads.pace import BATCH_MAX, Pace
 from broker_plugin.threads.worker import Worker
 from remoting.messages.message import Message, RecordError, UniformBatch, record_fields
 from remoting.messages.properties import TW_ID
@@ -333,7 +333,7 @@ class DelayPlugin:
             balance.load(self.spill, self.clock.now_ms())
         if balance.is_reading:
             step = partial(balance.step, self.spill, self._let_others)
-            self._workers.append(Worker("counter", step, self.clock, self.spiller.pace, self._context.warn))
+            self._workers.append(Worker("counter", step, self.clock, Pace(), self._context.warn))
         self._accepted = self.gate.tally = Accepted(self.clock.now_ms, topics_max, balance)
         self._delivered = Delivered(topics_max, balance)
         self.deliverer.tally = self._delivered

@@ -110,6 +110,8 @@ class Flusher:
             callback(False)
             return
         self._inbox.put((ticket, callback))
+        if self.failure is not None:  # it failed meanwhile, perhaps after its last look into the inbox
+            self._refuse_all()
 
     def wake(self) -> None:
         """Wake the thread."""
@@ -186,11 +188,14 @@ class Flusher:
                         self._serve(self._take(first))
         except BaseException as failure:
             self.failure = failure
-            for _, callback in self._take():
-                callback(False)
+            self._refuse_all()
             if self.on_failure is None:
                 raise
             self.on_failure(failure)
+
+    def _refuse_all(self) -> None:
+        for _, callback in self._take():
+            callback(False)
 
     def _take(self, first: _Waiting | None = None) -> list[_Waiting]:
         taken = [] if first is None else [first]

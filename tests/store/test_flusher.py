@@ -197,3 +197,22 @@ def test_a_bug_in_the_thread_is_reported_and_nobody_waits_for_ever() -> None:
     assert answers == [False]
     assert isinstance(flusher.failure, ZeroDivisionError)
     flusher.stop()
+
+
+def test_a_ticket_that_comes_while_the_thread_fails_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    flusher = Flusher(lambda: 0)
+    inbox = flusher._inbox
+
+    class Inbox:
+        """The thread fails, and has looked for the last time, just before a ticket comes."""
+
+        def put(self, item: object) -> None:
+            flusher.failure = ZeroDivisionError()
+            inbox.put(item)  # type: ignore[arg-type]
+
+        get_nowait = inbox.get_nowait
+
+    monkeypatch.setattr(flusher, "_inbox", Inbox())
+    answers: list[bool] = []
+    flusher.submit(Ticket(), answers.append)
+    assert answers == [False]

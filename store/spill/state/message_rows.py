@@ -339,8 +339,7 @@ class MessageRows:
                 with self._lock:
                     self._parts.remove(part)
                     self._files.remove(part.path)
-                    part.file.close()
-                    return True
+                    return True  # not closed: a look may be reading it; the last one that does closes it
         return False
 
     def close(self) -> None:
