@@ -150,8 +150,7 @@ class Deliverer:
         if not fresh:
             # Before the append, because it may read files: after it, marking must not be able to fail.
             try:
-                if looked_at < FEW or not spill.all_wait(refs):
-                    refs = list(map(spill.home, refs))
+                refs = refs if looked_at >= FEW and spill.all_wait(refs) else list(map(spill.home, refs))
             except StoreError:
                 return self._deliver_singly(places, dues, refs, now_ms, lateness, wanted, state)
             places = [place for place, ref in enumerate(refs) if ref >= 0]

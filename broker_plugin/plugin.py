@@ -16,10 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker_plugin.aside import GateAside
+from broker_plugin.behind import Behind
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import Failures
 from broker_plugin.figures.balance import TopicBalance
-from broker_plugin.figures.behind import Behind
 from broker_plugin.figures.measures import plugin_families
 from broker_plugin.figures.tally import Accepted, Delivered
 from broker_plugin.hook import Gate

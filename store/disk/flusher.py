@@ -110,8 +110,7 @@ class Flusher:
             callback(False)
             return
         self._inbox.put((ticket, callback))
-        if self.failure is not None:  # it failed meanwhile, perhaps after its last look into the inbox
-            self._refuse_all()
+        self._refuse_after_failure()  # it may have failed meanwhile, after its last look into the inbox
 
     def wake(self) -> None:
         """Wake the thread."""
@@ -188,14 +187,15 @@ class Flusher:
                         self._serve(self._take(first))
         except BaseException as failure:
             self.failure = failure
-            self._refuse_all()
+            self._refuse_after_failure()
             if self.on_failure is None:
                 raise
             self.on_failure(failure)
 
-    def _refuse_all(self) -> None:
-        for _, callback in self._take():
-            callback(False)
+    def _refuse_after_failure(self) -> None:
+        if self.failure is not None:
+            for _, callback in self._take():
+                callback(False)
 
     def _take(self, first: _Waiting | None = None) -> list[_Waiting]:
         taken = [] if first is None else [first]

@@ -98,8 +98,7 @@ def test_names_change_in_the_overlay_only(tmp_path: Path) -> None:
     assert files.is_dir(tmp_path / "e" / "f")
     assert not files.is_dir(tmp_path / "d")
     assert files.move_aside(tmp_path / "c").name == "c.aside"
-    assert files.mtime_ms(tmp_path / "config") == (tmp_path / "config").stat().st_mtime_ns // 1_000_000
-    assert files.mtime_ms(tmp_path / "e" / "new") == 0  # made here
+    assert files.mtime_ms(tmp_path / "config") == 0  # made here
     with pytest.raises(StoreError, match="No such file"):
         files.open(tmp_path / "a")
     files.open(tmp_path / "a", create=True)

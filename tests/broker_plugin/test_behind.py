@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import RLock
 from types import SimpleNamespace
 
-from broker_plugin.figures.behind import BEHIND_MS, Behind
+from broker_plugin.behind import BEHIND_MS, Behind
 from broker_plugin.rules.ranges import KEY_MAX, KeyRanges
 from tests.broker_plugin.test_plugin import Host, wall_ms
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remoting.layout import MAGIC_AT
 from remoting.messages.message import (
-    MAGIC_AT,
     MAGIC_V1,
     MAGIC_V2,
     NO_HOST,
