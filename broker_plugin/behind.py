@@ -17,12 +17,16 @@ __all__ = ["BEHIND_MS", "Behind"]
 BEHIND_MS = 5_000
 """Deliveries that are this late are worth a line; the next line comes when they are twice as late."""
 ON_TIME_MS = 1_000
+PAUSE_MS = 60_000
+"""If nobody has looked for so long, the process stood still, or the clock was set: what came due meanwhile is left out.
+"""
 
 
 class Behind:
-    """Tells when deliveries are late because more is due than is delivered.
+    """Tells when deliveries are late because more comes due than is delivered.
 
-    What was overdue when the broker started does not count, nor what the store refuses: both have lines of their own.
+    What came due before `began`, or while the store refused everything, or while the process stood still, does not
+    count: it is late for another reason.
     """
 
     def __init__(
@@ -33,23 +37,28 @@ class Behind:
         self._ranges = ranges
         self._lock = lock
         self._warn = warn
-        self._since_ms = 0
+        self._since_ms = self._looked_ms = 0
         self._worst_ms = 0
         self._next_ms = BEHIND_MS
 
     def began(self, now_ms: int) -> None:
-        """Leave out what was due by now (epoch ms): it became overdue while no broker ran."""
-        self._since_ms = now_ms
+        """Leave out what came due before this time (epoch ms)."""
+        self._since_ms = self._looked_ms = now_ms
 
     def late_ms(self, now_ms: int) -> int:
-        """How late the oldest message is that is being delivered, ms. Takes the delivery lock."""
+        """How late the oldest message is that is being delivered, of those that count; ms. Takes the delivery lock."""
         with self._lock:
-            reached = [found.after[0] for found in self._ranges if found.until_ms > self._since_ms]
-            return max([self._sweeper.behind_ms, *(now_ms - due_ms for due_ms in reached)])
+            reached = [found.after[0] for found in self._ranges]
+            reached.append(now_ms - self._sweeper.behind_ms)
+        return max([now_ms - due_ms for due_ms in reached if due_ms >= self._since_ms], default=0)
 
     def look(self, now_ms: int) -> None:
         """Look, and say if something has changed; call it every few seconds. One thread."""
-        if self._deliverer.is_refused:
+        stood_still = not 0 <= now_ms - self._looked_ms <= PAUSE_MS
+        self._looked_ms = now_ms
+        if stood_still or self._deliverer.is_refused:
+            self._since_ms = now_ms
+            self._worst_ms, self._next_ms = 0, BEHIND_MS
             return
         late_ms = self.late_ms(now_ms)
         if late_ms >= self._next_ms:

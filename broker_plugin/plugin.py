@@ -171,14 +171,13 @@ class DelayPlugin:
             rooms.pause = self._let_others
         self.gate.keyed, self.gate.limits = rooms.keyed, rooms.limits
         self.behind = Behind(self.sweeper, self.deliverer, self.ranges, lock, context.warn)
-        self.behind.began(now_ms)
         self.spiller.tidy = self._tidy
         self.deliverer.tally = rooms.told(self.deliverer.tally)
 
     def _tidy(self, now_ms: int) -> None:
         assert self.rooms is not None
+        self.behind.look(now_ms)  # first: the other may raise
         self.rooms.tidy(now_ms)
-        self.behind.look(now_ms)
 
     def _let_others(self) -> None:
         """Pause between two slices of a look or a bulk change; longer while deliveries are late."""
@@ -218,6 +217,7 @@ class DelayPlugin:
 
     def start(self) -> None:
         """Start sweeper, recovery and spiller."""
+        self.behind.began(self.clock.now_ms())
         for worker in self._workers:
             worker.start()
 

@@ -43,11 +43,11 @@ class Spiller:
         more = self._spill.spill_step(now_ms, self._frontier_ms())
         if self._spill.unsaved:
             self._checkpoint.touch()  # the next checkpoint frees files, and the memory of their columns
-        if more:
-            return now_ms
         # Also if the clock was set back.
         if not 0 <= now_ms - self._tidy_ms < TIDY_EVERY_MS:
             self._tidy_ms = now_ms
             self.tidy(now_ms)
+        if more:
+            return now_ms
         seen, self._seen_pending = self._seen_pending, self._spill.pending_count
         return now_ms + (IDLE_MS if self._seen_pending == seen else PAUSE_MS)

@@ -30,7 +30,7 @@ DAMAGED_PER_MINUTE = 400
 ROTTEN_PER_MINUTE = 500
 """Stories of the simulation with a bit that flips."""
 TIMES_A_MINUTE = 0.05
-"""How many times the examples that their files name the models draw; the suite draws a third of them."""
+"""How many times the examples that their files name the models draw; the suite draws a quarter of them."""
 MODELS = (
     "tests/broker/test_appended_is_derived.py",
     "tests/broker/test_derived_after_a_kill.py",

@@ -129,5 +129,6 @@ class KeyRanges:
     @staticmethod
     def _join_nearest(ranges: list[KeyRange]) -> None:
         gaps = [right.after[0] - left.until_ms for left, right in pairwise(ranges)]
-        at = gaps.index(min(gaps))
+        # The last of several: the first range may be the backlog of a night, and a tail must not wait for that.
+        at = len(gaps) - 1 - gaps[::-1].index(min(gaps))
         ranges[at].until_ms = ranges.pop(at + 1).until_ms

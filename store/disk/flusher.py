@@ -24,6 +24,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from store.disk.errors import StoreError
@@ -212,6 +213,20 @@ class Flusher:
         """Sync each file that a ticket waits for once, then tell the tickets in the order they came."""
         if not waiting:
             return
+        told = deque(waiting)
+        try:
+            self._sync_for(waiting)
+            self.ticket_count += len(waiting)
+            while told:
+                ticket, callback = told.popleft()
+                callback(ticket.is_done())
+        except BaseException:  # a bug: the thread ends, and nobody must wait for ever
+            while told:
+                with suppress(Exception):
+                    told.popleft()[1](False)
+            raise
+
+    def _sync_for(self, waiting: Sequence[_Waiting]) -> None:
         failed: set[int] = set()
         done: set[int] = set()
         for ticket, _ in waiting:
@@ -225,11 +240,6 @@ class Flusher:
                 except StoreError as error:
                     failed.add(id(syncable))
                     self._warn(f"{syncable.name}: {error}")
-        self.ticket_count += len(waiting)
-        told = deque(waiting)
-        while told:
-            ticket, callback = told.popleft()
-            callback(ticket.is_done())
 
     def _sync_periodic(self, now_ms: int) -> int | None:
         wake: int | None = None

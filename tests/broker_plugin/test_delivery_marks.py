@@ -81,3 +81,25 @@ def test_what_has_moved_since_it_was_armed_is_marked_where_it_lives(count: int) 
         assert all(map(store.is_done, armed))
         deliverer.deliver([10] * count, armed, 20_000, stats.on_time, state=State.ARMED)
     assert len(target.put) == count
+
+
+def test_of_many_those_that_were_cancelled_or_are_named_twice_are_not_put_again() -> None:
+    disk = SimDisk()
+    checkpoint = FakeCheckpoint()
+    store = SpillStore.open(disk, ROOT, STORE_ID, tiny_options(segment_bytes=90_000), None, checkpoint.lock)
+    entries = []
+    for _ in range(40):
+        delay_id = store.next_id()
+        text = stamped("KEYS\x01k\x02", delay_id, 10)
+        entries.append((10, delay_id, encode_record(Message("T", 0, 0, 0, 0, bytes(8), 0, 0, b"", text), bytes(8))))
+    block = store.append(entries)
+    target, stats = Target(disk), Stats()
+    deliverer = Deliverer(store, target, checkpoint, Failures(), stats, print)  # type: ignore[arg-type]
+    with store.lock:
+        store.publish(block)
+        armed = list(store.scan((-1, 0), 100, 100).refs)
+        store.mark_done([armed[7]])
+        refs = [*armed, armed[3]]
+        outcome = deliverer.deliver([10] * len(refs), refs, 20_000, stats.on_time, state=State.ARMED)
+    assert outcome.delivered == len(target.put) == 39
+    assert len({bytes(record) for record in target.put}) == 39

@@ -96,3 +96,15 @@ def test_against_a_set(actions: list[tuple[str, tuple[int, int], int]]) -> None:
                     found.after = key
         assert ranges.check() == []
         assert {k for k in every if k in ranges} == model
+
+
+def test_a_backlog_is_not_joined_with_the_tails_of_hot_seconds() -> None:
+    """They would wait for all of it."""
+    ranges = KeyRanges()
+    ranges.add((-1, 0), 1_000)
+    for number in range(2 * RANGES_MAX):
+        ranges.add((999 + 20 * number, KEY_MAX), 1_000 + 20 * (number + 1))
+    assert ranges.check() == [] and len(ranges) == RANGES_MAX
+    first, *_, last = ranges
+    assert (first.after, first.until_ms) == ((-1, 0), 1_000)
+    assert last.until_ms == 1_000 + 20 * 2 * RANGES_MAX

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker_plugin.spiller import IDLE_MS, PAUSE_MS, Spiller
+from broker_plugin.spiller import IDLE_MS, PAUSE_MS, TIDY_EVERY_MS, Spiller
 
 
 class Spill:
@@ -16,7 +16,7 @@ class Spill:
         self.pending_count = 3
 
     def spill_step(self, now_ms: int, frontier_ms: int) -> bool:
-        assert (now_ms, frontier_ms) == (5, 7)
+        assert (now_ms > 0, frontier_ms) == (True, 7)
         return self.more
 
 
@@ -44,3 +44,15 @@ def test_it_looks_less_often_while_nothing_changes() -> None:
     assert [spiller.step(5), spiller.step(5)] == [5 + PAUSE_MS, 5 + IDLE_MS]
     spill.pending_count += 1
     assert [spiller.step(5), spiller.step(5)] == [5 + PAUSE_MS, 5 + IDLE_MS]
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_what_is_old_is_removed_also_while_there_is_more_to_do(more: bool) -> None:
+    spill: Any = Spill(more, unsaved=False)
+    spiller = Spiller(spill, lambda: 7, Checkpoint())  # type: ignore[arg-type]
+    told: list[int] = []
+    spiller.tidy = told.append
+    times = [TIDY_EVERY_MS + 5, TIDY_EVERY_MS + 6, 2 * TIDY_EVERY_MS + 4, 2 * TIDY_EVERY_MS + 5, 3]
+    for now_ms in times:
+        spiller.step(now_ms)
+    assert told == [times[0], times[3], times[4]]  # the last one: the clock was set back

@@ -18,7 +18,7 @@ FIRST = {
     "any roll": 124_160_014,
     "cancelled forgotten": 708,
 }
-"""Stories before this one did not show it when it was planted."""
+"""Where to begin: not far behind it is a story that shows it."""
 
 
 @pytest.mark.parametrize("name", [*BUGS, "broker not calm"])

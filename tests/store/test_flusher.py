@@ -216,3 +216,24 @@ def test_a_ticket_that_comes_while_the_thread_fails_is_answered(monkeypatch: pyt
     answers: list[bool] = []
     flusher.submit(Ticket(), answers.append)
     assert answers == [False]
+
+
+@pytest.mark.parametrize("broken", ["sync", "callback"])
+def test_if_the_thread_fails_between_two_tickets_both_are_answered(broken: str) -> None:
+    flusher, log = Flusher(lambda: 0), Dummy("log")
+    flusher.on_failure = lambda _: None
+    answers: list[tuple[int, bool]] = []
+
+    def raises(*_: object) -> None:
+        raise ZeroDivisionError
+
+    if broken == "sync":
+        log.sync = raises  # type: ignore[method-assign]
+    log.written = 2
+    first = raises if broken == "callback" else lambda ok: answers.append((1, ok))
+    flusher.submit(Ticket((log, 1)), first)
+    for number in (2, 3):
+        flusher.submit(Ticket((log, 1)), lambda ok, n=number: answers.append((n, ok)))  # type: ignore[misc]
+    flusher.start()
+    flusher.stop()
+    assert answers == ([(1, False)] if broken == "sync" else []) + [(2, False), (3, False)]
