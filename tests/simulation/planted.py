@@ -487,7 +487,7 @@ PLANTED: dict[str, Plant] = {
     "half messages that are not accounted for are not pinned": Plant(
         swap((HalfMessages, "needed_offset", _nothing_on_its_way)),
         *(Kind.LOST, Kind.UNPINNED),
-        first=32,
+        first=61,
     ),
     "a record's checksum is not looked at": Plant(
         swap((store.log.log_scan, "is_proof", lambda _: False)),
