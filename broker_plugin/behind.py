@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from broker_plugin.delivery import Deliverer
     from broker_plugin.sweeper import Sweeper
 
-__all__ = ["BEHIND_MS", "Behind"]
+__all__ = ["TELL_MS", "Behind"]
 
-BEHIND_MS = 5_000
+TELL_MS = 5_000
 """Deliveries that are this late are worth a line; the next line comes when they are twice as late."""
 ON_TIME_MS = 1_000
 PAUSE_MS = 60_000
-"""If nobody has looked for so long, the process stood still, or the clock was set: what came due meanwhile is left out.
-"""
+"""If nobody has looked for so long, the process has begun just now or stood still, or the clock was set. What is due by
+then is left out."""
 
 
 class Behind:
     """Tells when deliveries are late because more comes due than is delivered.
 
-    What came due before `began`, or while the store refused everything, or while the process stood still, does not
-    count: it is late for another reason.
+    What came due before the first look, or while the store refused everything, or while the process stood still, does
+    not count: it is late for another reason.
     """
 
     def __init__(
@@ -38,12 +38,7 @@ class Behind:
         self._lock = lock
         self._warn = warn
         self._since_ms = self._looked_ms = 0
-        self._worst_ms = 0
-        self._next_ms = BEHIND_MS
-
-    def began(self, now_ms: int) -> None:
-        """Leave out what came due before this time (epoch ms)."""
-        self._since_ms = self._looked_ms = now_ms
+        self._told_ms = 0  # in the last line; 0 while on time
 
     def late_ms(self, now_ms: int) -> int:
         """How late the oldest message is that is being delivered, of those that count; ms. Takes the delivery lock."""
@@ -57,16 +52,15 @@ class Behind:
         stood_still = not 0 <= now_ms - self._looked_ms <= PAUSE_MS
         self._looked_ms = now_ms
         if stood_still or self._deliverer.is_refused:
-            self._since_ms = now_ms
-            self._worst_ms, self._next_ms = 0, BEHIND_MS
+            self._since_ms, self._told_ms = now_ms, 0
             return
         late_ms = self.late_ms(now_ms)
-        if late_ms >= self._next_ms:
-            self._worst_ms, self._next_ms = late_ms, 2 * late_ms
+        if late_ms >= max(TELL_MS, 2 * self._told_ms):
+            self._told_ms = late_ms
             self._warn(
                 f"deliveries are {late_ms / 1000:.0f} s late: more comes due than is delivered. If this process uses a "
                 "whole processor, spread the load over more shards or brokers (docs/operations.md, Load)"
             )
-        elif self._worst_ms and late_ms < ON_TIME_MS:
-            self._warn(f"deliveries are on time again; they were more than {self._worst_ms / 1000:.0f} s late")
-            self._worst_ms, self._next_ms = 0, BEHIND_MS
+        elif self._told_ms and late_ms < ON_TIME_MS:
+            self._warn(f"deliveries are on time again; they were more than {self._told_ms / 1000:.0f} s late")
+            self._told_ms = 0

@@ -51,8 +51,6 @@ BLOCK_MIN = 64
 """Fewest records that are tried as a block; fewer cost less one by one."""
 SINGLY_MAX = 32
 """Most records that one step reads one by one after one of a batch could not be read."""
-FEW = 24
-"""So many records are looked up together: fewer of them cost less one by one."""
 STALL_MIN_MS, STALL_MAX_MS = 100, 1000
 """Shortest and longest pause between two tries while the store refuses everything."""
 
@@ -150,7 +148,7 @@ class Deliverer:
         if not fresh:
             # Before the append, because it may read files: after it, marking must not be able to fail.
             try:
-                refs = refs if looked_at >= FEW and spill.all_wait(refs) else list(map(spill.home, refs))
+                refs = spill.homes(refs)
             except StoreError:
                 return self._deliver_singly(places, dues, refs, now_ms, lateness, wanted, state)
             places = [place for place, ref in enumerate(refs) if ref >= 0]

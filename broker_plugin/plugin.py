@@ -217,7 +217,6 @@ class DelayPlugin:
 
     def start(self) -> None:
         """Start sweeper, recovery and spiller."""
-        self.behind.began(self.clock.now_ms())
         for worker in self._workers:
             worker.start()
 

@@ -196,7 +196,8 @@ class Flusher:
     def _refuse_after_failure(self) -> None:
         if self.failure is not None:
             for _, callback in self._take():
-                callback(False)
+                with suppress(Exception):
+                    callback(False)
 
     def _take(self, first: _Waiting | None = None) -> list[_Waiting]:
         taken = [] if first is None else [first]
@@ -220,10 +221,9 @@ class Flusher:
             while told:
                 ticket, callback = told.popleft()
                 callback(ticket.is_done())
-        except BaseException:  # a bug: the thread ends, and nobody must wait for ever
-            while told:
-                with suppress(Exception):
-                    told.popleft()[1](False)
+        except BaseException:  # a bug: the thread ends and refuses what is in the inbox
+            for left in told:
+                self._inbox.put(left)
             raise
 
     def _sync_for(self, waiting: Sequence[_Waiting]) -> None:

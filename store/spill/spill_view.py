@@ -10,7 +10,7 @@ import numpy as np
 from store.disk.slab import Slab
 from store.spill.journal.journal import Journal
 from store.spill.rows.model import Columns, Found, Key
-from store.spill.state.reading import by_file
+from store.spill.state.reading import FEW, by_file
 from store.spill.state.spill_state import ORDINAL, SpillState
 from store.spill.upkeep import checking
 
@@ -75,6 +75,10 @@ class SpillView:
         Marking that ref done reads no file, so it cannot fail. Raises StoreError if a page could not be read.
         """
         return self._state.home(ref)
+
+    def homes(self, refs: Sequence[int]) -> Sequence[int]:
+        """`home` of each record, in the order asked. Raises StoreError if a page could not be read."""
+        return refs if len(refs) >= FEW and self.all_wait(refs) else list(map(self._state.home, refs))
 
     # ------------------------------------------------------------------------------------------------ figures
 

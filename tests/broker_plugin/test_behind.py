@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker_plugin.behind import BEHIND_MS, Behind
+from broker_plugin.behind import TELL_MS, Behind
 from broker_plugin.rules.ranges import KEY_MAX, KeyRanges
 from tests.broker_plugin.test_plugin import Host, wall_ms
 
@@ -29,7 +29,7 @@ class Seen:
         self.ranges = KeyRanges()
         self.lines: list[str] = []
         self.behind = Behind(self.sweeper, self.deliverer, self.ranges, RLock(), self.lines.append)  # type: ignore[arg-type]
-        self.behind.began(NOW)
+        self.behind.look(NOW)
 
     def look(self, now_ms: int = LATER) -> list[str]:
         """Look; the new lines."""
@@ -45,11 +45,11 @@ class Seen:
 
 def test_the_line_comes_again_only_when_it_is_twice_as_late() -> None:
     seen = Seen()
-    assert seen.sweeper_is(0) == seen.sweeper_is(BEHIND_MS - 1) == []
-    (line,) = seen.sweeper_is(BEHIND_MS)
+    assert seen.sweeper_is(0) == seen.sweeper_is(TELL_MS - 1) == []
+    (line,) = seen.sweeper_is(TELL_MS)
     assert line.startswith("deliveries are 5 s late: more comes due than is delivered.")
-    assert seen.sweeper_is(2 * BEHIND_MS - 1) == []
-    (line,) = seen.sweeper_is(2 * BEHIND_MS)
+    assert seen.sweeper_is(2 * TELL_MS - 1) == []
+    (line,) = seen.sweeper_is(2 * TELL_MS)
     assert line.startswith("deliveries are 10 s late")
 
 
@@ -59,7 +59,7 @@ def test_being_on_time_again_is_told_once_and_then_it_begins_anew() -> None:
     assert seen.sweeper_is(1_000) == []  # not yet
     assert seen.sweeper_is(999) == ["deliveries are on time again; they were more than 12 s late"]
     assert seen.sweeper_is(0) == []
-    (line,) = seen.sweeper_is(BEHIND_MS)
+    (line,) = seen.sweeper_is(TELL_MS)
     assert line.startswith("deliveries are 5 s late")
 
 
@@ -95,8 +95,8 @@ def test_what_came_due_while_the_store_refused_does_not_count() -> None:
     assert seen.sweeper_is(60_000) == []
     seen.deliverer.is_refused = False
     assert seen.look() == []
-    seen.sweeper.behind_ms = BEHIND_MS
-    assert seen.look(LATER + BEHIND_MS) == ["deliveries are 5 s late" + LINE]
+    seen.sweeper.behind_ms = TELL_MS
+    assert seen.look(LATER + TELL_MS) == ["deliveries are 5 s late" + LINE]
 
 
 @pytest.mark.parametrize("jump_ms", [61_000, -1])
@@ -113,7 +113,7 @@ def test_the_spiller_looks_when_it_has_nothing_else_to_do(tmp_path: Path) -> Non
     host = Host(tmp_path)
     host.plugin.open(host.context)
     now_ms = wall_ms()
-    host.plugin.behind.began(now_ms)
+    host.plugin.behind.look(now_ms)
     host.plugin.ranges.add((now_ms + 1_000, 0), now_ms + 60_000)
     while host.plugin.spiller.step(now_ms + 31_000) <= now_ms + 31_000:
         pass

@@ -10,13 +10,14 @@ from broker_plugin.spiller import IDLE_MS, PAUSE_MS, TIDY_EVERY_MS, Spiller
 
 
 class Spill:
-    def __init__(self, more: bool, unsaved: bool) -> None:
+    def __init__(self, more: bool, unsaved: bool, now_ms: int = 5) -> None:
+        self.now_ms = now_ms
         self.more = more
         self.unsaved = unsaved
         self.pending_count = 3
 
     def spill_step(self, now_ms: int, frontier_ms: int) -> bool:
-        assert (now_ms > 0, frontier_ms) == (True, 7)
+        assert (now_ms, frontier_ms) == (self.now_ms, 7)
         return self.more
 
 
@@ -53,6 +54,6 @@ def test_what_is_old_is_removed_also_while_there_is_more_to_do(more: bool) -> No
     told: list[int] = []
     spiller.tidy = told.append
     times = [TIDY_EVERY_MS + 5, TIDY_EVERY_MS + 6, 2 * TIDY_EVERY_MS + 4, 2 * TIDY_EVERY_MS + 5, 3]
-    for now_ms in times:
-        spiller.step(now_ms)
+    for spill.now_ms in times:
+        spiller.step(spill.now_ms)
     assert told == [times[0], times[3], times[4]]  # the last one: the clock was set back

@@ -5,6 +5,7 @@ What they allow and a real disk refuses hides faults from every test that runs o
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -109,10 +110,14 @@ class DisksMachine(RuleBasedStateMachine):
             self.both(lambda files, root: files.file_size(root / name))
             self.both(lambda files, root: files.listdir(root / name))
 
-    @rule(name=PATHS)
-    def time_of_change(self, name: str) -> None:
-        if not self.real[0].exists(self.real[1] / name):
+    @rule(name=PATHS, time_ms=st.integers(0, 1 << 40))
+    def time_of_change(self, name: str, time_ms: int) -> None:
+        files, root = self.real
+        if not files.exists(root / name):
             self.both(lambda files, root: files.mtime_ms(root / name))
+        else:
+            os.utime(root / name, ns=(time_ms * 1_000_000,) * 2)
+            assert files.mtime_ms(root / name) == time_ms
 
     @rule(at=st.integers(0), offset=SIZES, data=st.binary(max_size=20))
     def write(self, at: int, offset: int, data: bytes) -> None:

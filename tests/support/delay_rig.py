@@ -187,12 +187,12 @@ class FakeSpill:
         self._locked()
         return self.entries[ref].done
 
-    def all_wait(self, refs: Sequence[int]) -> bool:
-        return not any(map(self.is_done, refs))
-
     def home(self, ref: int) -> int:
         """Where it lives: nothing ever moves here."""
         return -1 if self.is_done(ref) else ref
+
+    def homes(self, refs: Sequence[int]) -> list[int]:
+        return list(map(self.home, refs))
 
     def find(self, wanted: int) -> Found | None:
         self._locked()
