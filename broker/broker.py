@@ -186,7 +186,8 @@ class Broker:
             server.received = core.dispatcher.received
             server.late = FlowControl(core.dispatcher, config.get_int("waitTimeMillsInSendQueue")).late
             server.end_of_turn = core.end_turn
-            server.yields = someone_behind(plugins)
+            server.pace.yields = someone_behind(plugins)
+            server.pace.owing = lambda: core.processors.pull.owing_count
             server.closed_listeners.append(core.channel_closed)
             core.long_poll.paced(loop.time, loop.call_later)
             self._add_name_server(core, server)

@@ -66,7 +66,7 @@ _MAX_RECORD_BYTES = (4 << 20) + (64 << 10)
 _FLUSH_INTERVAL_MS = 500
 SLICE_PAUSE_S = 0.0003
 BEHIND_PAUSE_S = 0.005
-BEHIND_MS = 5
+BEHIND_MS = 3
 """Messages that are overdue by less than this do not count as late: the sweeper has them in hand."""
 
 
@@ -314,7 +314,7 @@ class DelayPlugin:
         """True if messages are overdue although the store accepts deliveries. Any thread, takes no lock."""
         if self.deliverer.is_refused:
             return False
-        return len(self.ranges) > 0 or self.sweeper.behind_ms >= BEHIND_MS
+        return len(self.ranges) > 0 or self.sweeper.late_ms(self.clock.now_ms()) >= BEHIND_MS
 
     def runtime_info(self) -> dict[str, str]:
         """Figures for GET_BROKER_RUNTIME_INFO: RocketMQ's timer names where it has one, else ``timewheel…``."""

@@ -370,6 +370,13 @@ class Sweeper:
         first = self._hand.first
         return max(0, self._now_ms - first[0]) if first else 0
 
+    def late_ms(self, now_ms: int) -> int:
+        """How late the sweeper is now (epoch ms): since when its next step has been wanted. Any thread, no lock.
+
+        What came due since its last step waits for it. While it works on a step, that is since when it was wanted.
+        """
+        return now_ms - self.wake_ms if self.wake_ms else 0
+
     def check(self) -> list[str]:
         """Say what is wrong; empty when nothing is. Under the delivery lock."""
         problems = [f"wheel: {problem}" for problem in problems_of(self._wheel)]

@@ -75,13 +75,16 @@ class HeldCalls:
         self.held_count = 0
         """Calls that kept the lock."""
 
-    def begin(self) -> None:
-        """Note that a turn begins; the lock has just been released, by the poll."""
+    def begin(self, hold_s: float = 0.0) -> None:
+        """Note that a turn begins; the lock has just been released, by the poll.
+
+        With ``hold_s``, the lock is kept for so many seconds in any case: its owner rests afterwards.
+        """
         if self._turns:
             self._turns -= 1
-            self._until_s = self._clock() + HOLD_S
+            self._until_s = self._clock() + max(HOLD_S, hold_s)
         else:
-            self._until_s = 0.0
+            self._until_s = self._clock() + hold_s if hold_s else 0.0
 
     def recv(self, sock: _Socket, fd: int) -> int:
         """Read once from a socket, whose file is ``fd``; return how many bytes, 0 at the end of the stream.

@@ -48,6 +48,7 @@ class ChannelState:
     ``next_opaque``     int, number of the next request to it
     ``waiting``         dict of opaque to Future: requests to it that it has not answered
     ``memberships``     int, its groups, as a producer and as a consumer (see `broker.net.clients`)
+    ``consumes``        bool, whether it has asked for messages, by a pull or a pop
     ``holds``           set, its pulls that wait for messages (see `broker.pulling.long_poll`)
     ``parked``          list of requests that wait until the one before them is ready; None: no request waits
     ``port``            str, which codes are answered: those of `BROKER_PORT`, of `NAME_SERVER_PORT`, none (`NO_PORT`)
@@ -56,6 +57,7 @@ class ChannelState:
 
     __slots__ = (
         "born_host",
+        "consumes",
         "holds",
         "language",
         "memberships",
@@ -76,6 +78,7 @@ class ChannelState:
         self.version = 0
         self.next_opaque = 1
         self.waiting: dict[int, Future[RemotingCommand]] = {}
+        self.consumes = False
         self.holds: set[Any] = set()
         self.memberships = 0
         self.waits_in_line = 0

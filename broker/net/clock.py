@@ -1,10 +1,20 @@
-"""The only clock of this package: all other code gets the time as an argument, or one of these functions."""
+"""The only clock of this package: all other code gets the time as an argument, or one of these functions.
+
+Also the pace of two threads: the network loop's turns (`TurnPace`), and a thread that is never in a hurry (`Pauses`).
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-__all__ = ["Pauses", "monotonic_ms", "monotonic_s", "month_start_ms", "now_ms", "rest"]
+__all__ = ["Pauses", "TurnPace", "monotonic_ms", "monotonic_s", "month_start_ms", "now_ms", "rest"]
+
+_SLICE_S = 0.02
+_LATE_SLICE_S = 0.003
+_READ_SLICE_S = 0.01
+_CROWD_SLICE_S = 0.001
+_FEW = 8  # connections that are readable at a time
 
 
 def now_ms() -> int:
@@ -47,3 +57,62 @@ class Pauses:
         if worked_s >= 0.0002:
             time.sleep(min(worked_s, 0.01))
             self._since_ns = time.monotonic_ns()
+
+
+class TurnPace:
+    """How long a turn of the network loop may take, and how long the loop rests after it; decision 86 has the figures.
+
+    A turn over many connections is cut off after 20 ms, and the next one follows at once. But one thread runs Python at
+    a time. While others have work that must not wait (messages are overdue), a turn takes 3 ms at most and keeps the
+    interpreter's lock for all of it (`remoting.held_calls`). Then the loop sleeps for as long as the turn took, and the
+    others have the lock for certain. Requests that arrive meanwhile become one larger turn, which costs less than many
+    small ones.
+
+    It does not sleep after a turn in which a consumer was behind: what is delivered on time is of no use to a consumer
+    that does not get it.
+
+    >>> pace = TurnPace()
+    >>> pace.ended(0.001), pace.slice_s
+    (False, 0.02)
+    >>> pace.yields = lambda: True
+    >>> pace.ended(0.001), pace.slice_s, pace.rest_count
+    (True, 0.003, 1)
+    """
+
+    __slots__ = ("_owed", "is_late", "owing", "rest_count", "yields")
+
+    def __init__(self) -> None:
+        self.yields: Callable[[], bool] | None = None
+        """Tells whether other threads have work that must not wait."""
+        self.is_late = False
+        """What it told after the last turn."""
+        self.owing: Callable[[], int] = lambda: 0
+        """Counts answers to consumers that are behind."""
+        self._owed = 0
+        self.rest_count = 0
+        """Turns after which the loop has rested."""
+
+    @property
+    def slice_s(self) -> float:
+        """Seconds after which a turn of several connections is cut off."""
+        return _LATE_SLICE_S if self.is_late else _SLICE_S
+
+    @property
+    def hold_s(self) -> float:
+        """Seconds of a turn in which the interpreter's lock is kept, however much others want it."""
+        return _LATE_SLICE_S if self.is_late else 0.0
+
+    def read_slice_s(self, connections: int) -> float:
+        """Seconds for the requests of one read, if so many connections have some."""
+        return _READ_SLICE_S if connections <= _FEW and not self.is_late else _CROWD_SLICE_S
+
+    def ended(self, took_s: float) -> bool:
+        """Rest after a turn, if others are late; whether the loop has rested."""
+        yields = self.yields
+        self.is_late = yields is not None and yields()
+        owed, self._owed = self._owed, self.owing()
+        if not self.is_late or self._owed != owed:
+            return False
+        self.rest_count += 1
+        rest(min(took_s, _LATE_SLICE_S))
+        return True

@@ -6,20 +6,17 @@ handled. Then the turn ends: messages are stored by one write, and replies go ou
 turn costs one epoll call, whatever the number of sockets. While requests keep coming, up to eight turns follow each
 other before the loop's timers and the calls of other threads run (which may want the lock: `remoting.held_calls`).
 
-While other threads have work that must not wait (``yields``: messages are overdue), the loop rests after each turn as
-long as the turn took, a millisecond at most. One thread runs Python at a time, so the rest belongs to the other
-threads. Requests that arrive meanwhile are handled by one turn instead of many, which costs less. Decision 1 says why
-the loop watches one set, and why all reads go into one buffer.
+A turn is cut off when its time is over (`broker.net.clock.TurnPace`): the gathered messages are stored and answered,
+and the loop's other work runs. The connections not read yet come first in the next turn. The server knows how long they
+have waited and tells ``late``, which refuses sends that waited too long. While deliveries are late, connections that
+ask for messages come before all others, for half of a turn at most. An answer has 32 messages of a queue, so a consumer
+that waits until all senders were served gets fewer messages, the more are sent.
 
-One read may bring thousands of requests. They are handled until 10 ms have passed (1 ms if many connections are
-readable). The rest waits for one of the loop's next rounds, and until then nothing more is read from that connection.
-The rests of many connections share 20 ms of each round, in turn: a hundred peers with a thousand requests each do not
-shut the others out.
-
-A turn of more than a few connections is cut off after 20 ms: the gathered messages are stored and answered, and the
-loop's other work runs. The connections not read yet come first in the next turn. The server knows how long they have
-waited and tells ``late``, which refuses sends that waited too long.
-`broker.net.connection` describes what one peer may cost.
+One read may bring thousands of requests. They are handled for a while; the rest waits for one of the loop's next
+rounds, and until then nothing more is read from that connection. The rests of many connections share one turn of each
+round: a hundred peers with a thousand requests each do not shut the others out.
+`broker.net.connection` describes what one peer may cost. Decision 1 says why the loop watches one set, and why all
+reads go into one buffer.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from functools import partial
 from typing import Any
 
 from broker.net.channel import BROKER_PORT, NO_PORT, Channel
-from broker.net.clock import rest
+from broker.net.clock import TurnPace
 from broker.net.connection import UNTIMED, Connection
 from broker.net.linger import Linger
 from broker.net.listener import Accepting, Listener, tune
@@ -50,11 +47,7 @@ _IN = select.EPOLLIN
 _EVENTS_MAX = 256
 _TURNS_MAX = 8
 _FEW = 8  # connections that are read between two looks at the clock
-_SLICE_S = 0.02
 _AT_ONCE = 64  # requests of one read that are handled between two looks at the clock; fewer before the first ones
-_READ_SLICE_S = 0.01
-_CROWD_SLICE_S = 0.001
-_REST_MAX_S = 0.001
 _NO_FILES_PAUSE_S = 1.0
 _CONNECT_S = 3.0
 
@@ -87,10 +80,7 @@ class Server(Accepting):
         """Like `received`, for connections that had to wait: also gets the least wait in ms and how many wait."""
         self.end_of_turn: Callable[[], None] = lambda: None
         """Called at the end of every turn, before replies are sent."""
-        self.yields: Callable[[], bool] | None = None
-        """Tells whether other threads have work that must not wait; then the loop rests between turns."""
-        self.rest_count = 0
-        """Turns after which the loop has rested because of `yields`."""
+        self.pace = TurnPace()
         self.accepted = Connection if tls is None else TlsConnection
         self._idle_ms = idle_ms
         self._accept_backlog = backlog
@@ -98,7 +88,7 @@ class Server(Accepting):
         self._targets: dict[int, Any] = {}
         self._unfinished: deque[Connection] = deque()  # the rest of their last read is not handled yet
         self._goes_on = False
-        self._read_slice_s = _READ_SLICE_S
+        self._read_slice_s = 0.0
         self._waiting: dict[int, float] = {}  # files that could not be read in time: since when (loop time)
         self.connections_max = connections_max
         self._turned_away = 0
@@ -198,48 +188,41 @@ class Server(Accepting):
         """Run turns while connections are readable; after `_TURNS_MAX` of them return to the asyncio loop."""
         assert self._loop is not None
         assert self._linger is not None
-        targets, yields, clock = self._targets, self.yields, self._loop.time
+        pace, clock = self.pace, self._loop.time
         linger, alone = self._linger, False
         for _ in range(_TURNS_MAX):
             if self._poll is None:
                 return
             begin = clock()
             # While some wait, all must be seen: a file that is missing in the answer counts as no longer ready.
-            ready = self._poll.poll(0, max(_EVENTS_MAX, len(targets)) if self._waiting else _EVENTS_MAX)
+            ready = self._poll.poll(0, max(_EVENTS_MAX, len(self._targets)) if self._waiting else _EVENTS_MAX)
             if not ready and alone:
                 ready = linger.find(partial(self._poll.poll, 0, _EVENTS_MAX))
             if not ready:
                 return
             alone = linger.served(ready)
-            self.calls.begin()
+            self.calls.begin(pace.hold_s)
             self._ending = True
-            self._read_slice_s = _READ_SLICE_S if len(ready) <= _FEW else _CROWD_SLICE_S
+            self._read_slice_s = pace.read_slice_s(len(ready))
             try:
-                if self._waiting:
+                if self._waiting or (pace.is_late and len(ready) > 1):
                     self._slice_late(ready)
-                elif len(ready) > _FEW:
-                    self._slice(ready)
                 else:
-                    for fd, events in ready:
-                        target = targets.get(fd)
-                        if target is not None:
-                            target.ready(events)
+                    self._slice(ready)
             finally:
                 self.end_turn()
-            if yields is not None and yields():
-                self.rest_count += 1
+            if pace.ended(clock() - begin):
                 alone = False
-                rest(min(clock() - begin, _REST_MAX_S))
             if self._waiting:
                 return
 
     def _slice(self, ready: list[tuple[int, int]]) -> None:
-        """Read many connections; note those that could not be read in time as waiting."""
+        """Read connections; note those that could not be read in time as waiting."""
         assert self._loop is not None
         clock, targets = self._loop.time, self._targets
         begin = clock()
         for at in range(0, len(ready), _FEW):
-            if at and clock() - begin > _SLICE_S:
+            if at and clock() - begin > self.pace.slice_s:
                 self._waiting.update((fd, begin) for fd, _ in ready[at:])
                 return
             for fd, events in ready[at : at + _FEW]:
@@ -248,29 +231,43 @@ class Server(Accepting):
                     target.ready(events)
 
     def _slice_late(self, ready: list[tuple[int, int]]) -> None:
-        """Like `_slice` when some connections wait already: those come first, then the newly readable ones."""
+        """Like `_slice` when some connections wait already: those come first, then the newly readable ones.
+
+        While other threads are late, those of consumers come before all others, for half of the turn at most.
+        """
         assert self._loop is not None
-        clock, targets, waiting, usual = self._loop.time, self._targets, self._waiting, self.received
-        late = self.late
-        begin = clock()
+        waiting, usual, slice_s = self._waiting, self.received, self.pace.slice_s
+        begin = self._loop.time()
         now_ready = dict(ready)
         for fd in now_ready:
             waiting.setdefault(fd, begin)
         try:
-            for fd in list(waiting):
-                since = waiting.pop(fd, begin)
-                target = targets.get(fd)
-                events = now_ready.get(fd)
-                if target is None or events is None:
-                    continue
-                now = clock()
-                if late is not None:
-                    self.received = partial(_handle_late, late, int((now - since) * 1000), len(waiting) + 1)
-                target.ready(events)
-                if now - begin > _SLICE_S:
-                    break
+            if self.pace.is_late:
+                self._serve([fd for fd in now_ready if self._consumes(fd)], now_ready, begin + slice_s / 2)
+            self._serve(list(waiting), now_ready, begin + slice_s)
         finally:
             self.received = usual
+
+    def _consumes(self, fd: int) -> bool:
+        target = self._targets.get(fd)
+        return isinstance(target, Connection) and target.state.consumes
+
+    def _serve(self, fds: list[int], events_of: dict[int, int], until_s: float) -> None:
+        """Read those of these connections that wait, at least one, until a time (of the loop)."""
+        assert self._loop is not None
+        clock, targets, waiting, late = self._loop.time, self._targets, self._waiting, self.late
+        for fd in fds:
+            now_s = clock()
+            since_s = waiting.pop(fd, now_s)
+            target = targets.get(fd)
+            events = events_of.get(fd)
+            if target is None or events is None:
+                continue
+            if late is not None:
+                self.received = partial(_handle_late, late, int((now_s - since_s) * 1000), len(waiting) + 1)
+            target.ready(events)
+            if now_s > until_s:
+                break
 
     def handle_some(self, connection: Connection, commands: list[RemotingCommand]) -> int:
         """Handle requests of one read for at most 10 ms; answer how many were handled."""
@@ -298,8 +295,10 @@ class Server(Accepting):
         """Go on with some of them, as one turn; others are read before the rest has its chance."""
         assert self._loop is not None
         clock, unfinished = self._loop.time, self._unfinished
-        self._read_slice_s = _READ_SLICE_S if len(unfinished) <= _FEW else _CROWD_SLICE_S
-        end = clock() + _SLICE_S
+        self._read_slice_s = self.pace.read_slice_s(len(unfinished))
+        begin = clock()
+        end = begin + self.pace.slice_s
+        self.calls.begin(self.pace.hold_s)
         self._ending = True
         try:
             for _ in range(len(unfinished)):
@@ -308,12 +307,13 @@ class Server(Accepting):
                     break
         finally:
             self.end_turn()
+            self.pace.ended(clock() - begin)
             self._goes_on = bool(unfinished)
             if unfinished:
                 self._loop.call_soon(self._go_on)
 
     def schedule(self) -> None:
-        """Schedule the end of a turn: messages or replies were gathered outside of one."""
+        """Schedule the end of a turn, because messages or replies were gathered outside of one."""
         if not self._ending and self._loop is not None:
             self._ending = True
             self._loop.call_soon(self.end_turn)

@@ -93,6 +93,7 @@ class PopProcessor:
 
     def pop(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand | None:
         """POP_MESSAGE."""
+        channel.state.consumes = True
         needed = ("maxMsgNums", "invisibleTime", "pollTime", "initMode")
         header = PopHeader(command.ext, now_ms, *needed)
         if command.is_oneway:

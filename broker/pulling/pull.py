@@ -121,6 +121,8 @@ class PullProcessor:
         self.miss_count = 0
         self.message_count = 0
         """Messages handed out since the start."""
+        self.owing_count = 0
+        """Answers that left messages for another whole answer behind: their consumers are behind."""
 
     def set_limits(self, limits: PullLimits) -> None:
         """Change the limits of a pull, from the next pull on."""
@@ -137,6 +139,7 @@ class PullProcessor:
 
     def pull(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand | None:
         """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+        channel.state.consumes = True
         header = PullHeader(command.ext)
         if command.is_oneway:
             return None  # a one-way request gets no messages
@@ -333,6 +336,7 @@ class PullProcessor:
     def _found(self, pull: PullRequest, result: PullResult, body: bytes) -> None:
         self.found_count += 1
         self.message_count += len(result.positions)
+        self.owing_count += result.max_offset - result.next_offset >= self._limits.hot_count
         self._got(pull.header.consumer_group, pull.header.topic, len(result.positions), len(body))
         self._send(pull, result, body)
 

@@ -42,6 +42,17 @@ def offsets_of(reply) -> tuple[int, int, int]:
 # ------------------------------------------------------------------------------------------------ results
 
 
+def test_answers_that_leave_another_whole_answer_behind_are_counted(rig, client):
+    pull = rig.core.processors.pull
+    pull.set_limits(PullLimits(hot_count=2))
+    fill(client, *"ABCDE")
+    for offset, owing in ((0, 1), (1, 2), (2, 2), (4, 2), (5, 2)):
+        client.pull("T", offset)
+        assert pull.owing_count == owing, f"{5 - offset} messages were there"
+    assert client.pull("T", 0).code == 0
+    assert pull.owing_count == 3
+
+
 def test_what_is_found(client):
     fill(client, "A", "B", "A")
     reply = client.pull("T", 1)

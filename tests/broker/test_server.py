@@ -175,15 +175,15 @@ def test_turns_are_rarer_while_other_threads_are_behind():
     async def run():
         async with Rig() as rig:
             behind = False
-            rig.server.yields = lambda: behind
+            rig.server.pace.yields = lambda: behind
             client = await rig.client()
             for number in range(6):
                 behind = number >= 3
                 await client.send(RemotingCommand(1, number, body=b"%d" % number))
                 assert (await client.reply()).body == b"%d" % number
                 if number == 2:
-                    assert rig.server.rest_count == 0
-            assert rig.server.rest_count >= 3
+                    assert rig.server.pace.rest_count == 0
+            assert rig.server.pace.rest_count >= 3
             client.close()
 
     asyncio.run(run())

@@ -147,7 +147,7 @@ def test_one_connection_too_many_is_turned_away_and_the_log_says_what_to_do(capl
 
 @pytest.mark.pure
 def test_who_cannot_be_read_in_time_comes_first_in_the_next_slice_and_is_late(monkeypatch):
-    monkeypatch.setattr("broker.net.server._SLICE_S", -1.0)
+    monkeypatch.setattr("broker.net.clock._SLICE_S", -1.0)
 
     async def run():
         async with Rig() as rig:
@@ -240,3 +240,37 @@ def test_large_replies_do_not_gather_until_the_turn_ends():
             client.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.pure
+def test_consumers_come_first_while_deliveries_are_late_and_nobody_is_left_out(monkeypatch):
+    monkeypatch.setattr("broker.net.clock._LATE_SLICE_S", -1.0)
+
+    async def run(late):
+        async with Rig() as rig:
+            order: list[int] = []
+
+            def received(channel, commands):
+                order.append(commands[0].opaque)
+                channel.state.consumes = commands[0].opaque >= 20
+                rig.dispatcher.received(channel, commands)
+
+            rig.server.received = received
+            clients = [await rig.client() for _ in range(30)]
+            await until(lambda: rig.server.connection_count == 30)
+            rig.server.pace.yields = lambda: late
+            for _ in range(2):  # the first time nobody is known as a consumer
+                order.clear()
+                for number, client in enumerate(clients):
+                    client.sock.send(encode_command(RemotingCommand(1, number)))
+                for number, client in enumerate(clients):
+                    assert (await client.reply()).opaque == number
+            for client in clients:
+                client.close()
+            return order
+
+    assert asyncio.run(run(late=False)) == [*range(30)]
+    order = asyncio.run(run(late=True))
+    assert sorted(order) == [*range(30)]
+    # A turn whose time is over has one consumer and one of the others.
+    assert order[:8] == [20, 0, 21, 1, 22, 2, 23, 3]
