@@ -187,7 +187,7 @@ class Broker:
             server.late = FlowControl(core.dispatcher, config.get_int("waitTimeMillsInSendQueue")).late
             server.end_of_turn = core.end_turn
             server.pace.yields = someone_behind(plugins)
-            server.pace.owing = lambda: core.processors.pull.owing_count
+            server.pace.owing = core.processors.owing
             server.closed_listeners.append(core.channel_closed)
             core.long_poll.paced(loop.time, loop.call_later)
             self._add_name_server(core, server)

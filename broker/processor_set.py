@@ -201,6 +201,10 @@ class ProcessorSet:
             "messages": pull.message_count,
         }
 
+    def owing(self) -> int:
+        """Answers since the start that left another whole answer behind: their consumers are behind."""
+        return self.pull.owing_count + self.pop.pop.owing_count
+
     def _totals(self) -> tuple[int, int]:
         return self._parts.turn.put_count, self.pull.message_count
 

@@ -67,7 +67,7 @@ _FLUSH_INTERVAL_MS = 500
 SLICE_PAUSE_S = 0.0003
 BEHIND_PAUSE_S = 0.005
 BEHIND_MS = 3
-"""Messages that are overdue by less than this do not count as late: the sweeper has them in hand."""
+"""The sweeper is late from here on: what it should have delivered next has been due for so many milliseconds."""
 
 
 class DelayPlugin:

@@ -117,6 +117,7 @@ class Sweeper:
         self._hand = Hand(hand_max)
         self._now_ms = now_ms
         self._next_ms: int | None = None
+        self._wanted_ms = 0  # when the next step has something to deliver, as of the last one
         self._scan_ms = 0  # no scan before, after one that failed
         self._cover((now_ms - 1, KEY_MAX))
 
@@ -145,11 +146,14 @@ class Sweeper:
             # Even while deliveries pause: scans and commands see a block only once it is published.
             self._publish(PUBLISH_MAX)
             if self._deliverer.is_stalled(now_ms):
-                wake = min(self._deliverer.stalled_until_ms, now_ms + WAIT_MAX_MS)
+                wake = self._wanted_ms = min(self._deliverer.stalled_until_ms, now_ms + WAIT_MAX_MS)
             else:
                 self._gather(now_ms)
                 self._deliver(now_ms)
                 wake = self._next_wake(now_ms)
+                due = self.next_due_ms
+                # Not `wake`: a step that only looks ahead, or publishes, may come late.
+                self._wanted_ms = max(self.frontier_ms if due is None else min(due, self.frontier_ms), self._scan_ms)
             self.wake_ms = wake  # before the look into the inbox, see `offer`
             if self._inbox:
                 wake = self.wake_ms = now_ms
@@ -371,11 +375,11 @@ class Sweeper:
         return max(0, self._now_ms - first[0]) if first else 0
 
     def late_ms(self, now_ms: int) -> int:
-        """How late the sweeper is now (epoch ms): since when its next step has been wanted. Any thread, no lock.
+        """How long what comes due next, as of the last step, has been due now (epoch ms); negative if it is not.
 
-        What came due since its last step waits for it. While it works on a step, that is since when it was wanted.
+        What the network loop has offered since that step is not counted. Any thread, no lock.
         """
-        return now_ms - self.wake_ms if self.wake_ms else 0
+        return now_ms - self._wanted_ms if self._wanted_ms else 0
 
     def check(self) -> list[str]:
         """Say what is wrong; empty when nothing is. Under the delivery lock."""

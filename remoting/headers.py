@@ -1,7 +1,8 @@
 """Header fields with their types: the strings of extFields read as numbers, booleans and texts.
 
 Numbers are read as Java reads them (an optional sign and decimal digits, within int32 or int64), booleans too (``true``
-in any case, all else is false). A missing or invalid field raises `HeaderError` with the field and the value; a server
+in any case, all else is false). Sends and pulls are read by `int` alone, for speed, which takes blanks around a number
+and underscores within it, too. A missing or invalid field raises `HeaderError` with the field and the value; a server
 answers it with SYSTEM_ERROR and its text, and the connection stays usable.
 """
 

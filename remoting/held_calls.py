@@ -9,7 +9,8 @@ peer.
 `HeldCalls` does so only where it pays. A call through ctypes costs 0.6 µs more than the socket's method, so it is used
 for 64 turns after a read that took 0.2 ms, which no read does by itself. And it does not keep the lock for long: after
 0.3 ms the next call is the socket's own, so other threads get their part of each long turn. Compiled code has no other
-place where they could get it. Decision 49 has the figures.
+place where they could get it. Decision 49 has the figures. (While deliveries are late it is 3 ms: the loop's turns are
+short then, and it rests between them; decision 86.)
 """
 
 from __future__ import annotations
@@ -76,10 +77,7 @@ class HeldCalls:
         """Calls that kept the lock."""
 
     def begin(self, hold_s: float = 0.0) -> None:
-        """Note that a turn begins; the lock has just been released, by the poll.
-
-        With ``hold_s``, the lock is kept for so many seconds in any case: its owner rests afterwards.
-        """
+        """Note that a turn begins. With ``hold_s``, the lock is kept for so many seconds, whoever wants it."""
         if self._turns:
             self._turns -= 1
             self._until_s = self._clock() + max(HOLD_S, hold_s)

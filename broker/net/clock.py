@@ -64,9 +64,9 @@ class TurnPace:
 
     A turn over many connections is cut off after 20 ms, and the next one follows at once. But one thread runs Python at
     a time. While others have work that must not wait (messages are overdue), a turn takes 3 ms at most and keeps the
-    interpreter's lock for all of it (`remoting.held_calls`). Then the loop sleeps for as long as the turn took, and the
-    others have the lock for certain. Requests that arrive meanwhile become one larger turn, which costs less than many
-    small ones.
+    interpreter's lock while it reads and sends (`remoting.held_calls`). Then the loop sleeps for as long as the turn
+    took, and the others have the lock for certain. Requests that arrive meanwhile become one larger turn, which costs
+    less than many small ones.
 
     It does not sleep after a turn in which a consumer was behind: what is delivered on time is of no use to a consumer
     that does not get it.

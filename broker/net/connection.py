@@ -132,7 +132,7 @@ class Sockets:
         raise NotImplementedError
 
     def handle_some(self, connection: Connection, commands: list[RemotingCommand]) -> int:
-        """Handle requests of one read for at most 10 ms; answer how many were handled."""
+        """Handle requests of one read for a while; answer how many were handled."""
         raise NotImplementedError
 
     def go_on_with(self, connection: Connection) -> None:
@@ -278,7 +278,7 @@ class Connection:
             self._count_input()
 
     def _handle(self, commands: list[RemotingCommand]) -> None:
-        """Handle many requests of one read for at most 10 ms; the rest in the loop's next round."""
+        """Handle many requests of one read for a while; the rest in the loop's next round."""
         server = self._server
         handled = server.handle_some(self, commands)
         if (handled < len(commands) or self._decoder.more) and not self.closed:

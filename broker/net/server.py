@@ -231,20 +231,20 @@ class Server(Accepting):
                     target.ready(events)
 
     def _slice_late(self, ready: list[tuple[int, int]]) -> None:
-        """Like `_slice` when some connections wait already: those come first, then the newly readable ones.
+        """Like `_slice` when some connections wait already: who has waited longest comes first.
 
-        While other threads are late, those of consumers come before all others, for half of the turn at most.
+        While other threads are late, the first half of the turn is for consumers. The second begins with the others.
         """
         assert self._loop is not None
-        waiting, usual, slice_s = self._waiting, self.received, self.pace.slice_s
+        waiting, usual, slice_s, late = self._waiting, self.received, self.pace.slice_s, self.pace.is_late
         begin = self._loop.time()
         now_ready = dict(ready)
         for fd in now_ready:
             waiting.setdefault(fd, begin)
         try:
-            if self.pace.is_late:
-                self._serve([fd for fd in now_ready if self._consumes(fd)], now_ready, begin + slice_s / 2)
-            self._serve(list(waiting), now_ready, begin + slice_s)
+            if late:
+                self._serve([fd for fd in waiting if self._consumes(fd)], now_ready, begin + slice_s / 2)
+            self._serve(sorted(waiting, key=self._consumes) if late else list(waiting), now_ready, begin + slice_s)
         finally:
             self.received = usual
 
@@ -253,7 +253,7 @@ class Server(Accepting):
         return isinstance(target, Connection) and target.state.consumes
 
     def _serve(self, fds: list[int], events_of: dict[int, int], until_s: float) -> None:
-        """Read those of these connections that wait, at least one, until a time (of the loop)."""
+        """Read these connections until a time of the loop, at least one; those that are read wait no longer."""
         assert self._loop is not None
         clock, targets, waiting, late = self._loop.time, self._targets, self._waiting, self.late
         for fd in fds:
@@ -270,7 +270,7 @@ class Server(Accepting):
                 break
 
     def handle_some(self, connection: Connection, commands: list[RemotingCommand]) -> int:
-        """Handle requests of one read for at most 10 ms; answer how many were handled."""
+        """Handle requests of one read for a while; answer how many were handled."""
         assert self._loop is not None
         clock = self._loop.time
         end = clock() + self._read_slice_s
@@ -306,11 +306,11 @@ class Server(Accepting):
                 if clock() > end:
                     break
         finally:
-            self.end_turn()
-            self.pace.ended(clock() - begin)
             self._goes_on = bool(unfinished)
-            if unfinished:
+            if unfinished:  # first of all: after an error of the turn's end they must be read, too
                 self._loop.call_soon(self._go_on)
+            self.end_turn()
+        self.pace.ended(clock() - begin)
 
     def schedule(self) -> None:
         """Schedule the end of a turn, because messages or replies were gathered outside of one."""

@@ -78,6 +78,7 @@ class PopProcessor:
         self._asides = Asides()
         self._cold = 0
         self.message_count = 0
+        self.owing_count = 0
         """Messages handed out since the start."""
 
     @property
@@ -225,6 +226,7 @@ class PopProcessor:
         """Answer a pop that has got messages or has failed; returns whether it was answered."""
         if pop.count:
             self.message_count += pop.count
+            self.owing_count += pop.rest >= pop.header.max_count
             self._answer(pop, ResponseCode.SUCCESS, "FOUND")
             return True
         if pop.problem:

@@ -61,7 +61,8 @@ class Pace:
         batches, each with its own pause and wait, would slow the deliveries down further.
         """
         # An eighth more than fitted: so it grows again when records become smaller.
-        self._fit = records + records // 8 + 1 if records < asked else min(self._batch_max, 2 * self._fit)
+        more = records + records // 8 + 1 if records < asked else 2 * self._fit
+        self._fit = min(self._batch_max, more)
         if records >= BATCH_MIN:
             self._cost_ns += (took_ns / records - self._cost_ns) / 8
 

@@ -97,6 +97,34 @@ def test_a_block_that_comes_while_it_decides_to_sleep_is_not_overslept() -> None
     assert rig.sweeper.step(NOW) <= NOW + 3
 
 
+def test_it_is_late_by_what_is_due_not_by_what_it_wanted_to_look_at() -> None:
+    rig = Rig()
+    late_ms = rig.sweeper.late_ms
+    assert late_ms(NOW + 10**6) == 0, "before its first step nothing is known"
+    rig.send(at_ms=NOW + 10**9)
+    assert rig.sweep() <= NOW + 250
+    assert late_ms(NOW + 300) < 0, "it was wanted for a look ahead, and nothing is due"
+    rig.clock.now_ms = NOW + 300
+    rig.send(at_ms=NOW + 310)
+    rig.sweep()
+    assert [late_ms(NOW + ms) for ms in (309, 310, 317)] == [-1, 0, 7]
+    rig.clock.now_ms = NOW + 317
+    rig.sweep()
+    assert rig.target.late_ms == [7]
+    assert late_ms(NOW + 400) < 0, "what was delivered late is delivered"
+
+
+def test_while_the_store_refuses_everything_it_is_not_late() -> None:
+    rig = Rig()
+    rig.send(at_ms=NOW + 10)
+    rig.sweep()
+    rig.target.refuses = True
+    for ms in (10, 11):
+        rig.clock.now_ms = NOW + ms
+        rig.sweeper.step(NOW + ms)
+    assert rig.sweeper.late_ms(NOW + 50) <= 0, "it waits on purpose"
+
+
 def test_many_far_blocks_are_published_without_waiting() -> None:
     rig = Rig()
     rig.sweep()

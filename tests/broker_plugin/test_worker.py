@@ -100,6 +100,8 @@ def test_a_batch_asks_for_as_many_as_fitted_the_last_time() -> None:
     for _ in range(10):
         pace.worked(8, 8, 0)
     assert pace.batch == BATCH_MAX
+    pace.worked(BATCH_MAX, BATCH_MAX - 1, 0)
+    assert pace.batch == BATCH_MAX, "an eighth more than fitted is more than is allowed"
 
 
 def worker(step: object, warnings: list[str]) -> Worker:

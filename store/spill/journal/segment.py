@@ -88,7 +88,7 @@ class JournalSegment(SegmentRows):
         return self.end
 
     def owns(self, ordinal: int) -> bool:
-        """True if the record still lives here (and was published)."""
+        """True if the record still lives here (and was published); a hole, too, which no ref names."""
         if ordinal >= self.count:
             return False
         due = self.dues.item(ordinal)

@@ -67,6 +67,7 @@ class Outlook:
 
     def _tried(self, count: Callable[[], _T]) -> _T:
         for _ in range(TRIES - 1):
+            # Files that are removed meanwhile: not there, closed (ValueError), or their bytes are a hole.
             with suppress(StoreError, ValueError, OSError):
                 return count()
         return count()
