@@ -153,7 +153,8 @@ class Sweeper:
                 wake = self._next_wake(now_ms)
                 due = self.next_due_ms
                 # Not `wake`: a step that only looks ahead, or publishes, may come late.
-                self._wanted_ms = max(self.frontier_ms if due is None else min(due, self.frontier_ms), self._scan_ms)
+                ahead = max(self.frontier_ms, self._scan_ms)
+                self._wanted_ms = ahead if due is None else min(due, ahead)
             self.wake_ms = wake  # before the look into the inbox, see `offer`
             if self._inbox:
                 wake = self.wake_ms = now_ms
@@ -377,7 +378,8 @@ class Sweeper:
     def late_ms(self, now_ms: int) -> int:
         """How long what comes due next, as of the last step, has been due now (epoch ms); negative if it is not.
 
-        What the network loop has offered since that step is not counted. Any thread, no lock.
+        What the network loop has offered since that step is not counted. If nothing is due soon, "next" may be up to 60
+        ms early: the wheel has to open a slot then. Any thread, no lock.
         """
         return now_ms - self._wanted_ms if self._wanted_ms else 0
 

@@ -117,5 +117,5 @@ class HeldCalls:
                 return count
         count = sock.send(data)
         if self._turns:
-            self._until_s = self._clock() + HOLD_S
+            self._until_s = max(self._until_s, self._clock() + HOLD_S)
         return count

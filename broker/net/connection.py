@@ -300,10 +300,12 @@ class Connection:
                 _LOG.warning("%s: not RocketMQ's protocol, connection closed: %s", peer_text(self), error)
                 self.shut()
                 return
-        self._handle(commands)
-        if not self._resting and not self.closed:
-            self._count_input()
-            self.update()
+        try:
+            self._handle(commands)
+        finally:  # after an error, too, it must be read again
+            if not self._resting and not self.closed:
+                self._count_input()
+                self.update()
 
     def _count_input(self) -> None:
         """Count the bytes of an unfinished frame."""

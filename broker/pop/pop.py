@@ -78,8 +78,9 @@ class PopProcessor:
         self._asides = Asides()
         self._cold = 0
         self.message_count = 0
-        self.owing_count = 0
         """Messages handed out since the start."""
+        self.owing_count = 0
+        """Answers that left messages for another whole answer behind: their consumers are behind."""
 
     @property
     def reading(self) -> int:

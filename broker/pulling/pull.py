@@ -336,7 +336,7 @@ class PullProcessor:
     def _found(self, pull: PullRequest, result: PullResult, body: bytes) -> None:
         self.found_count += 1
         self.message_count += len(result.positions)
-        whole = min(pull.header.max_count, self._limits.hot_count)
+        whole = max(1, min(pull.header.max_count, self._limits.hot_count))
         self.owing_count += result.max_offset - result.next_offset >= whole
         self._got(pull.header.consumer_group, pull.header.topic, len(result.positions), len(body))
         self._send(pull, result, body)

@@ -73,6 +73,13 @@ class TestWhoGetsWhat:
         assert bodies(second) == [b"c"]
         assert popper.pop() == []
 
+    def test_answers_that_leave_another_whole_answer_behind_are_counted(self, rig, popper):
+        send(rig, b"a", b"b", b"c", b"d", b"e")
+        before = rig.core.processors.owing()
+        for owing in (1, 1, 1):  # 3 are left of 5, then 1, then none
+            popper.pop(maxMsgNums=2)
+            assert rig.core.processors.owing() - before == owing
+
     def test_all_queues_are_popped(self, rig, popper):
         for queue_id in range(4):
             send(rig, b"%d" % queue_id, e=queue_id)

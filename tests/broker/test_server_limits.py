@@ -273,3 +273,52 @@ def test_consumers_come_first_while_deliveries_are_late_and_nobody_is_left_out(m
     # A turn whose time is over has one consumer and one of the others: in turn, each kind by how long it has waited.
     expected = [number for pair in zip(range(20, 30), range(10), strict=True) for number in pair]
     assert asyncio.run(run(late=True)) == [*expected, *range(10, 20)]
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("where", ["end of turn", "handling"])
+def test_an_error_in_the_rest_of_a_read_ends_nobodys_reading(where):
+    async def run():
+        async with Rig() as rig:
+            errors: list[str] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, found: errors.append(str(found["exception"])))
+            failed: set[str] = set()
+            inside = False
+            go_on = rig.server._go_on
+
+            def watched():
+                nonlocal inside
+                inside = True
+                try:
+                    go_on()
+                finally:
+                    inside = False
+
+            rig.server._go_on = watched
+
+            def fail(place):
+                if place == where and inside and place not in failed:
+                    failed.add(place)
+                    raise RuntimeError(place)
+
+            def received(channel, commands):
+                fail("handling")
+                rig.dispatcher.received(channel, commands)
+                monotonic = asyncio.get_running_loop().time
+                end = monotonic() + 0.0003 * len(commands)
+                while monotonic() < end:
+                    pass
+
+            rig.server.received = received
+            usual = rig.server.end_of_turn
+            rig.server.end_of_turn = lambda: (usual(), fail("end of turn"))
+            clients = [await rig.client() for _ in range(3)]
+            for client in clients:
+                client.sock.send(encode_command(RemotingCommand(1, 1)) * 300)
+            await until(lambda: failed and not rig.server._unfinished)
+            await until(lambda: all(connection._events & 1 for connection in rig.server._connections))
+            assert errors == [where]
+            for client in clients:
+                client.close()
+
+    asyncio.run(run())

@@ -341,6 +341,22 @@ def test_a_target_that_breaks_its_word_is_not_asked_twice() -> None:
     assert len(rig.target.log) == 1
 
 
+def test_it_is_late_for_what_is_in_hand_though_scans_fail() -> None:
+    rig = Rig(batch_max=4)
+    for _ in range(9):
+        rig.send(at_ms=NOW + 50)
+    rig.sweep()
+
+    def broken(*_: object) -> object:
+        raise StoreError("cannot read: Input/output error (errno 5)")
+
+    rig.spill.scan = broken  # type: ignore[method-assign, assignment]
+    rig.clock.now_ms = NOW + 1500
+    rig.sweeper.step(NOW + 1500)
+    assert len(rig.target.log) == 4
+    assert rig.sweeper.late_ms(NOW + 1501) == 1451
+
+
 def test_a_scan_that_fails_does_not_hold_back_what_is_armed() -> None:
     rig = Rig()
     rig.send(b"armed", at_ms=NOW + 500)
