@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["Pauses", "TurnPace", "monotonic_ms", "monotonic_s", "month_start_ms", "now_ms", "rest"]
+__all__ = ["FEW", "Pauses", "TurnPace", "monotonic_ms", "monotonic_s", "month_start_ms", "now_ms", "rest"]
 
 _SLICE_S = 0.02
 _LATE_SLICE_S = 0.003
 _READ_SLICE_S = 0.01
 _CROWD_SLICE_S = 0.001
-_FEW = 8  # connections that are readable at a time
+FEW = 8
+"""Connections that are read between two looks at the clock; a turn of more of them is crowded."""
 
 
 def now_ms() -> int:
@@ -104,7 +105,7 @@ class TurnPace:
 
     def read_slice_s(self, connections: int) -> float:
         """Seconds for the requests of one read, if so many connections have some."""
-        return _READ_SLICE_S if connections <= _FEW and not self.is_late else _CROWD_SLICE_S
+        return _READ_SLICE_S if connections <= FEW and not self.is_late else _CROWD_SLICE_S
 
     def ended(self, took_s: float) -> bool:
         """Rest after a turn, if others are late; whether the loop has rested."""

@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any
 
 from broker.net.channel import BROKER_PORT, NO_PORT, Channel
-from broker.net.clock import TurnPace
+from broker.net.clock import FEW, TurnPace
 from broker.net.connection import UNTIMED, Connection
 from broker.net.linger import Linger
 from broker.net.listener import Accepting, Listener, tune
@@ -46,7 +46,6 @@ _LOG = logging.getLogger(__name__)
 _IN = select.EPOLLIN
 _EVENTS_MAX = 256
 _TURNS_MAX = 8
-_FEW = 8  # connections that are read between two looks at the clock
 _AT_ONCE = 64  # requests of one read that are handled between two looks at the clock; fewer before the first ones
 _NO_FILES_PAUSE_S = 1.0
 _CONNECT_S = 3.0
@@ -221,11 +220,11 @@ class Server(Accepting):
         assert self._loop is not None
         clock, targets = self._loop.time, self._targets
         begin = clock()
-        for at in range(0, len(ready), _FEW):
+        for at in range(0, len(ready), FEW):
             if at and clock() - begin > self.pace.slice_s:
                 self._waiting.update((fd, begin) for fd, _ in ready[at:])
                 return
-            for fd, events in ready[at : at + _FEW]:
+            for fd, events in ready[at : at + FEW]:
                 target = targets.get(fd)
                 if target is not None:
                     target.ready(events)
