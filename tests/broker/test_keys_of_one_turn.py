@@ -20,6 +20,7 @@ from tests.support.simdisk import SimDisk
 
 DUE_MS = START_MS + 60_000
 SMALL = {"mappedFileSizeCommitLog": 1_000_000, "mappedFileSizeConsumeQueue": 6_000, "timewheelSegmentBytes": 1_000_000}
+COUNT = 30_000  # messages of the longest batch
 MODES = ("reject", "keep", "replace")
 
 
@@ -150,18 +151,19 @@ def test_a_send_while_a_large_batch_with_its_key_is_looked_at(tmp_path: Path, mo
 
 
 def test_a_key_that_a_long_batch_has_many_times_costs_no_more(tmp_path: Path) -> None:
+    """Each search of the batch for the place of its first: nine times as long as without, where four are allowed."""
     hand = Hand(tmp_path / "store", files=SimDisk(), **SMALL | {"timewheelSegmentBytes": 8_000_000})
 
     def asked(prefix: str, most: int) -> tuple[Any, float]:
-        elements = [(0, b"b", keyed(f"{prefix}{min(number, most)}", "keep")) for number in range(12_000)]
+        elements = [(0, b"b", keyed(f"{prefix}{min(number, most)}", "keep")) for number in range(COUNT)]
         begin = time.thread_time()
         return hand.ask(elements), time.thread_time() - begin
 
-    plain, plain_s = asked("k", 12_000)
-    reply, seconds = asked("n", 6_000)
-    assert (plain.code, reply.code) == (0, 0)
-    assert len(set(reply.ext["msgId"].split(","))) == 6_001
-    assert seconds < 2 * plain_s
+    plain, many = [asked(f"k{turn}", COUNT) for turn in range(2)], [asked(f"n{turn}", COUNT // 2) for turn in range(2)]
+    assert {reply.code for reply, _ in plain + many} == {0}
+    assert len(set(many[0][0].ext["msgId"].split(","))) == COUNT // 2 + 1
+    quick_s, slow_s = (min(seconds for _, seconds in taken) for taken in (plain, many))
+    assert slow_s < 4 * quick_s, f"{slow_s:.2f} s, and {quick_s:.2f} s without"
     hand.rig.close()
 
 
