@@ -15,10 +15,12 @@ from remoting.layout import (
     HOST_BYTES,
     HOSTS_V6,
     MAGIC_V1,
+    PROPERTIES_LENGTH_BYTES,
     RECORD,
     RECORD_BYTES_MIN,
     STORE_HOST_AT,
     SYS_FLAG_LOW_AT,
+    TOPIC_LENGTH_BYTES,
 )
 from remoting.messages.message import tag_hash
 from store.put.plugin_api import PutRecord, put_record_of
@@ -56,13 +58,13 @@ def due_record(record: bytes, due_ms: int) -> PutRecord:
         return put_record_of(record, due_ms)
     # Said here, because `unpack` does not say it: compiled, these are numbers then, not any objects.
     at: int = BODY_AT + body_bytes
-    end: int = at + 1 + record[at]
-    begin: int = end + 2
+    end: int = at + TOPIC_LENGTH_BYTES + record[at]
+    begin: int = end + PROPERTIES_LENGTH_BYTES
     if begin > size or record[end] << 8 | record[end + 1] != size - begin or record[size - 1] != 2:
         return put_record_of(record, due_ms)
     try:
         text = record[begin:].decode()
-        name = record[at + 1 : end]
+        name = record[at + TOPIC_LENGTH_BYTES : end]
         topic = _topics.get(name)
         if topic is None:
             topic = _topic(name)

@@ -17,7 +17,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker_plugin.figures.balance import TopicBalance
-from remoting.layout import BODY_AT, BODY_BYTES_AT
+from remoting.layout import (
+    BODY_AT,
+    BODY_BYTES_AT,
+    TOPIC_LENGTH_BYTES,
+)
 from store.put.measures import OTHER
 from store.put.plugin_api import PutRecord
 
@@ -132,7 +136,8 @@ class Accepted:
 
 def _topic_of(record: bytes) -> str:
     at = BODY_AT + int.from_bytes(record[BODY_BYTES_AT:_BODY_BYTES_END])
-    return record[at + 1 : at + 1 + record[at]].decode("utf-8", "replace")
+    begin = at + TOPIC_LENGTH_BYTES
+    return record[begin : begin + record[at]].decode("utf-8", "replace")
 
 
 class Delivered:

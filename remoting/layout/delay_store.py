@@ -1,4 +1,4 @@
-"""The layout of the delay store's files: header, journal frames, pages, runs, manifest; see `remoting.layout`."""
+"""The layout of the delay store's files: header, frames, pages, runs, manifest, message rows; see `remoting.layout`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = [
     "COLUMN_PAGE_ROW", "COLUMN_ROW_BYTES", "FILE_HEADER", "FILE_HEADER_BYTES", "FRAME", "FRAME_BYTES",
     "FRAME_COUNT_AT", "FRAME_CRC_AT", "FRAME_DURABLE_AT", "FRAME_KIND_AT", "FRAME_LENGTH_AT", "FRAME_POSITION_AT",
     "FRAME_ROW", "FRAME_ROW_BYTES", "ID_PAGE_ROW", "ID_ROW_BYTES", "MANIFEST", "MANIFEST_RUN", "MANIFEST_SEGMENT",
-    "PAGE_HEAD", "PAGE_HEAD_BYTES", "PAGE_PROVEN_AT", "PLACE_PAGE_ROW", "PLACE_ROW_BYTES", "RUN_TRAILER",
-    "RUN_TRAILER_BYTES",
+    "MESSAGE_ROW", "MESSAGE_ROW_BYTES", "MESSAGE_ROW_PROVEN", "PAGE_HEAD", "PAGE_HEAD_BYTES", "PAGE_PROVEN_AT",
+    "PLACE_PAGE_ROW", "PLACE_ROW_BYTES", "RUN_TRAILER", "RUN_TRAILER_BYTES",
 ]
 # fmt: on
 
@@ -98,6 +98,22 @@ PLACE_PAGE_ROW: Final = Table(
 ID_PAGE_ROW: Final = Table(
     "<", ID_ROW_BYTES, ("id", 0, "q"), ("due", 8, "q"), ("ordinal", 16, "I"), ("version", 20, "I")
 )
+
+MESSAGE_ROW_BYTES: Final = 44
+MESSAGE_ROW: Final = Table(
+    "<",
+    MESSAGE_ROW_BYTES,
+    ("id", 0, "q"),
+    ("due", 8, "q"),
+    ("at", 16, "q"),
+    ("key", 24, "Q"),
+    ("version", 32, "I"),
+    ("topic", 36, "I"),
+    ("crc", 40, "I"),
+)
+"""In the folders ``cancelled`` and ``keys``."""
+MESSAGE_ROW_PROVEN: Final = Table("<", MESSAGE_ROW_BYTES, ("proven", 0, "40s"), ("crc", 40, "I"))
+"""The same row, with the bytes that its CRC covers as one string."""
 
 RUN_TRAILER_BYTES: Final = 128
 RUN_TRAILER: Final = Table(

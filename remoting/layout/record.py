@@ -11,9 +11,10 @@ from remoting.layout.table import Table
 __all__ = [
     "BLANK", "BLANK_BYTES", "BODY_AT", "BODY_AT_MAX", "BODY_BYTES_AT", "BODY_BYTES_BACK", "BORN_HOST_AT",
     "BORN_HOST_V6", "FLAG_AT", "HOSTS_V6", "HOST_BYTES", "HOST_BYTES_V6", "HOST_MORE_V6", "MAGIC_AT", "MAGIC_BLANK",
-    "MAGIC_V1", "MAGIC_V2", "OFFSET_AT", "PREPARED_BACK", "PREPARED_OFFSET_AT", "QUEUE_ID_AT", "QUEUE_OFFSET_AT",
-    "RECORD", "RECORDS", "RECORD_BORN_V6", "RECORD_BOTH_V6", "RECORD_BYTES_MIN", "RECORD_STORE_V6", "SIZE_AT",
-    "STORE_HOST_AT", "STORE_HOST_V6", "STORE_MS_AT", "STORE_MS_AT_V6", "SYS_FLAG_AT", "SYS_FLAG_LOW_AT", "batch_head",
+    "MAGIC_V1", "MAGIC_V2", "OFFSET_AT", "PREPARED_BACK", "PREPARED_OFFSET_AT", "PROPERTIES_LENGTH_BYTES",
+    "QUEUE_ID_AT", "QUEUE_OFFSET_AT", "RECORD", "RECORDS", "RECORD_BORN_V6", "RECORD_BOTH_V6", "RECORD_BYTES_MIN",
+    "RECORD_STORE_V6", "SIZE_AT", "STORE_HOST_AT", "STORE_HOST_V6", "STORE_MS_AT", "STORE_MS_AT_V6", "SYS_FLAG_AT",
+    "SYS_FLAG_LOW_AT", "TOPIC_LENGTH_BYTES", "TOPIC_LENGTH_BYTES_V2", "batch_head",
 ]
 # fmt: on
 
@@ -52,6 +53,11 @@ BODY_AT_MAX: Final = 112
 PREPARED_BACK: Final = 12
 """Bytes from the prepared offset to the body. The same for IPv4 and IPv6 hosts, as is `BODY_BYTES_BACK`."""
 BODY_BYTES_BACK: Final = 4
+TOPIC_LENGTH_BYTES: Final = 1
+"""Behind the body: the bytes that say how long the topic's name is. The name follows."""
+TOPIC_LENGTH_BYTES_V2: Final = 2
+PROPERTIES_LENGTH_BYTES: Final = 2
+"""Behind the topic's name: the bytes that say how long the properties are. These are the rest of the record."""
 RECORD_BYTES_MIN: Final = 91
 """A V1 record without body, properties and topic name, between IPv4 hosts."""
 

@@ -34,11 +34,14 @@ from remoting.layout import (
     MAGIC_AT,
     MAGIC_V1,
     MAGIC_V2,
+    PROPERTIES_LENGTH_BYTES,
     RECORD,
     STORE_HOST_V6,
     STORE_MS_AT,
     STORE_MS_AT_V6,
     SYS_FLAG_LOW_AT,
+    TOPIC_LENGTH_BYTES,
+    TOPIC_LENGTH_BYTES_V2,
 )
 from remoting.layout.table import INT, LONG, SHORT
 from remoting.messages.checksum import crc32
@@ -298,8 +301,10 @@ def _topic_place(record: Buffer) -> tuple[int, int, int]:
         (body_length,) = INT.unpack_from(record, at - BODY_BYTES_BACK)
     at += body_length
     if record[_MAGIC_LOW_AT] == _MAGIC_LOW_V2:
-        return queue_id, at + 2, at + 2 + (record[at] << 8 | record[at + 1])
-    return queue_id, at + 1, at + 1 + record[at]
+        at += TOPIC_LENGTH_BYTES_V2
+        return queue_id, at, at + (record[at - 2] << 8 | record[at - 1])
+    at += TOPIC_LENGTH_BYTES
+    return queue_id, at, at + record[at - 1]
 
 
 def record_fields(record: Buffer) -> tuple[str, int, str]:
@@ -310,7 +315,7 @@ def record_fields(record: Buffer) -> tuple[str, int, str]:
     try:
         queue_id, begin, end = _topic_place(record)
         topic = str(record[begin:end], "utf-8", "replace")
-        at = end + 2
+        at = end + PROPERTIES_LENGTH_BYTES
         properties = str(record[at : at + (record[end] << 8 | record[end + 1])], "utf-8", "replace")
     except (struct_error, IndexError) as error:
         raise RecordError(f"not a whole record: {len(record)} bytes") from error

@@ -26,9 +26,11 @@ from remoting.layout import (
     MAGIC_AT,
     MAGIC_V1,
     PREPARED_OFFSET_AT,
+    PROPERTIES_LENGTH_BYTES,
     RECORD,
     RECORD_BYTES_MIN,
     SYS_FLAG_LOW_AT,
+    TOPIC_LENGTH_BYTES,
 )
 from remoting.layout.table import INT, SHORT
 from remoting.messages.checksum import crc32
@@ -57,8 +59,8 @@ def _parts(record: bytes) -> tuple[int, int, int, int] | None:
     if claimed != size or magic != MAGIC_V1 or not 0 <= body_bytes <= size - RECORD_BYTES_MIN:
         return None
     topic_at = BODY_AT + body_bytes
-    topic_end = topic_at + 1 + record[topic_at]
-    begin = topic_end + 2
+    topic_end = topic_at + TOPIC_LENGTH_BYTES + record[topic_at]
+    begin = topic_end + PROPERTIES_LENGTH_BYTES
     if begin > size or record[topic_end] << 8 | record[topic_end + 1] != size - begin:
         return None
     return topic_at, begin, crc, prepared
@@ -151,8 +153,8 @@ def _with(record: bytes, name: bytes, more: bytes) -> bytes | None:
     if lead != PLAIN_LEAD and lead != VOUCHER_LEAD and prepared != _NO_OFFSET:
         return None  # the committed message of a transaction
     topic_at = BODY_AT + body_bytes
-    topic_end = topic_at + 1 + record[topic_at]
-    begin = topic_end + 2
+    topic_end = topic_at + TOPIC_LENGTH_BYTES + record[topic_at]
+    begin = topic_end + PROPERTIES_LENGTH_BYTES
     if begin > size or record[topic_end] << 8 | record[topic_end + 1] != size - begin:
         return None
     text = record[begin:]

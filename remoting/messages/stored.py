@@ -13,8 +13,11 @@ from remoting.layout import (
     HOST_BYTES_V6,
     MAGIC_V1,
     MAGIC_V2,
+    PROPERTIES_LENGTH_BYTES,
     RECORD,
     STORE_HOST_V6,
+    TOPIC_LENGTH_BYTES,
+    TOPIC_LENGTH_BYTES_V2,
 )
 from remoting.layout.table import LONG
 from remoting.messages.checksum import crc32
@@ -157,18 +160,18 @@ def _decode_record(buffer: Buffer, at: int, check_crc: bool) -> StoredMessage:
         raise RecordError(f"record at {at}: body CRC is {crc32(body) & 0x7FFFFFFF}, the record says {crc}")
     if magic == MAGIC_V1:
         topic_length = buffer[place]
-        place += 1
+        place += TOPIC_LENGTH_BYTES
     else:
         topic_length = buffer[place] << 8 | buffer[place + 1]
-        place += 2
-    properties_at = place + topic_length + 2
+        place += TOPIC_LENGTH_BYTES_V2
+    properties_at = place + topic_length + PROPERTIES_LENGTH_BYTES
     if properties_at > end or topic_length > (MAX_TOPIC_BYTES_V1 if magic == MAGIC_V1 else 32767):
         raise RecordError(f"record at {at}: topic of {topic_length} bytes in a record of {size}")
     properties_length = buffer[properties_at - 2] << 8 | buffer[properties_at - 1]
     if properties_at + properties_length != end:
         raise RecordError(f"record at {at}: parts add up to {properties_at + properties_length - at}, size {size}")
     if is_proof(prepared_offset):
-        length_at = place - (1 if magic == MAGIC_V1 else 2)
+        length_at = place - (TOPIC_LENGTH_BYTES if magic == MAGIC_V1 else TOPIC_LENGTH_BYTES_V2)
         if check_crc and crc32(buffer[length_at:end]) != prepared_offset & 0xFFFFFFFF:
             raise RecordError(f"record at {at}: topic and properties do not have the CRC that the record says")
         # To whoever stores the message again, a checksum must not look like the offset of a half message.

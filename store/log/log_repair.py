@@ -14,9 +14,9 @@ a file that is cut off, or missing            the same, in a file of full size
 the log ends before what was durable          fillers and blanks up to there: no position is given twice
 ============================================  ===========================================================
 
-What is covered is put aside first. A record counts as whole by the rules of `store.log.log_scan`. Whatever looks like
-one within a record that a ConsumeQueue knows is a part of that record's body, and covered with it: its sender has
-written it (`store.derived.known_places`).
+What is covered is put aside first. A record counts as whole by the rules of `store.log.log_scan`. A sender may put the
+bytes of a record into a body. So what looks like a record, but lies within one that a ConsumeQueue names, is body and
+is covered with it (`store.derived.known_places`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from remoting.layout import BLANK_BYTES, MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD, RECORD_BYTES_MIN
+from remoting.layout import (
+    BLANK_BYTES,
+    MAGIC_AT,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_LENGTH_BYTES,
+    RECORD,
+    RECORD_BYTES_MIN,
+)
 from remoting.layout.table import INT, LONG
 from remoting.messages.checksum import crc32
 from remoting.messages.message import store_ms_at
@@ -63,7 +72,7 @@ def filler_records(position: int, size: int, store_ms: int) -> bytes:
         head = _HEAD.pack(
             part, MAGIC_V1, crc32(body) & 0x7FFFFFFF, 0, 0, 0, position, _ROLLED_BACK, 0, store_ms, 0, 0, len(body)
         )
-        parts.append(head + body + bytes((len(topic),)) + topic + bytes(2))
+        parts.append(head + body + bytes((len(topic),)) + topic + bytes(PROPERTIES_LENGTH_BYTES))
         position += part
         size -= part
     return b"".join(parts)

@@ -35,8 +35,11 @@ from remoting.layout import (
     MAGIC_V1,
     MAGIC_V2,
     PREPARED_BACK,
+    PROPERTIES_LENGTH_BYTES,
     RECORD,
     RECORD_BYTES_MIN,
+    TOPIC_LENGTH_BYTES,
+    TOPIC_LENGTH_BYTES_V2,
 )
 from remoting.layout.table import INT
 from remoting.messages.checksum import crc32
@@ -73,9 +76,9 @@ def valid_size(buffer: bytes | bytearray | memoryview, at: int, offset: int, che
     if magic == MAGIC_BLANK:
         return -1
     if magic == MAGIC_V1:
-        wide = 1
+        wide = TOPIC_LENGTH_BYTES
     elif magic == MAGIC_V2:
-        wide = 2
+        wide = TOPIC_LENGTH_BYTES_V2
     else:
         return 0
     if position != offset or size < RECORD_BYTES_MIN or size > left:
@@ -89,10 +92,10 @@ def valid_size(buffer: bytes | bytearray | memoryview, at: int, offset: int, che
             return 0
     proof, body_bytes = _unpack_proof(buffer, body_at - PREPARED_BACK)
     topic_at = body_at + body_bytes
-    if body_bytes < 0 or topic_at + wide + 2 > end:
+    if body_bytes < 0 or topic_at + wide + PROPERTIES_LENGTH_BYTES > end:
         return 0
-    topic_bytes = buffer[topic_at] if wide == 1 else buffer[topic_at] << 8 | buffer[topic_at + 1]
-    properties_at = topic_at + wide + topic_bytes + 2
+    topic_bytes = buffer[topic_at] if wide == TOPIC_LENGTH_BYTES else buffer[topic_at] << 8 | buffer[topic_at + 1]
+    properties_at = topic_at + wide + topic_bytes + PROPERTIES_LENGTH_BYTES
     if properties_at > end:
         return 0
     properties_bytes = buffer[properties_at - 2] << 8 | buffer[properties_at - 1]

@@ -20,6 +20,7 @@ from remoting.layout import (
     MAGIC_V1,
     OFFSET_AT,
     PREPARED_OFFSET_AT,
+    PROPERTIES_LENGTH_BYTES,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
     RECORD,
@@ -27,6 +28,7 @@ from remoting.layout import (
     SIZE_AT,
     STORE_MS_AT,
     SYS_FLAG_AT,
+    TOPIC_LENGTH_BYTES,
 )
 from remoting.layout.table import SHORT
 from remoting.messages.checksum import crc32
@@ -214,9 +216,9 @@ def _places(data: bytes, places: Longs, starts: Longs, sizes: Longs) -> tuple[Lo
     ):
         return None
     topics_at = starts + BODY_AT + bodies
-    texts_at = topics_at + 3 + np.frombuffer(data, np.uint8)[topics_at]
+    texts_at = topics_at + (TOPIC_LENGTH_BYTES + PROPERTIES_LENGTH_BYTES) + np.frombuffer(data, np.uint8)[topics_at]
     ends = starts + sizes
-    if (texts_at > ends).any() or (unaligned(data, ">u2")[texts_at - 2] != ends - texts_at).any():
+    if (texts_at > ends).any() or (unaligned(data, ">u2")[texts_at - PROPERTIES_LENGTH_BYTES] != ends - texts_at).any():
         return None
     if (ends - texts_at > MAX_PROPERTIES_BYTES).any():
         return None

@@ -24,11 +24,13 @@ from remoting.layout import (
     HOSTS_V6,
     MAGIC_AT,
     MAGIC_V1,
+    PROPERTIES_LENGTH_BYTES,
     QUEUE_ID_AT,
     RECORD_BYTES_MIN,
     STORE_HOST_AT,
     STORE_MS_AT,
     SYS_FLAG_AT,
+    TOPIC_LENGTH_BYTES,
 )
 from remoting.layout.table import LONG
 from remoting.messages.checksum import crc32
@@ -118,15 +120,19 @@ class PutBlock(PutColumns):
             return None
         topics_at = starts + BODY_AT + body_sizes
         topic_sizes = np.frombuffer(data, np.uint8)[topics_at]
-        texts_at = topics_at + 3 + topic_sizes
+        texts_at = topics_at + (TOPIC_LENGTH_BYTES + PROPERTIES_LENGTH_BYTES) + topic_sizes
         ends = starts + sizes
         # The first test keeps the second one within the records.
-        if (texts_at >= ends).any() or (unaligned(data, ">u2")[texts_at - 2] != ends - texts_at).any():
+        if (texts_at >= ends).any() or (
+            unaligned(data, ">u2")[texts_at - PROPERTIES_LENGTH_BYTES] != ends - texts_at
+        ).any():
             return None
         is_one = bool((topic_sizes == topic_sizes[0]).all()) and _are_equal(
-            data, topics_at[:, np.newaxis], [1 + int(topic_sizes[0])]
+            data, topics_at[:, np.newaxis], [TOPIC_LENGTH_BYTES + int(topic_sizes[0])]
         )
-        spans = list(zip((topics_at + 1).tolist(), (texts_at - 2).tolist(), strict=True))
+        spans = list(
+            zip((topics_at + TOPIC_LENGTH_BYTES).tolist(), (texts_at - PROPERTIES_LENGTH_BYTES).tolist(), strict=True)
+        )
         try:
             topics = [data[at:end].decode() for at, end in (spans[:1] if is_one else spans)]
         except UnicodeDecodeError:

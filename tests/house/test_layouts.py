@@ -40,7 +40,6 @@ OWN_FORMATS = {
     "store/disk/apache_files.py": "Apache's checkpoint and timer log",
     "store/half_messages.py": "its section of the checkpoint",
     "store/progress.py": "the file timewheel/progress",
-    "store/spill/state/message_rows.py": "rows of cancelled messages and of delay keys",
 }
 
 STRUCT_CALLS = {"Struct", "pack", "unpack", "pack_into", "unpack_from", "iter_unpack", "calcsize"}

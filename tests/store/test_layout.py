@@ -16,6 +16,7 @@ from remoting.layout import (
     BODY_BYTES_BACK,
     HOST_MORE_V6,
     PREPARED_BACK,
+    PROPERTIES_LENGTH_BYTES,
     QUEUE_ENTRY,
     RECORD_BYTES_MIN,
     RECORDS,
@@ -23,6 +24,8 @@ from remoting.layout import (
     SYS_FLAG_AT,
     SYS_FLAG_LOW_AT,
     TABLES,
+    TOPIC_LENGTH_BYTES,
+    TOPIC_LENGTH_BYTES_V2,
 )
 from remoting.layout.table import Table
 from remoting.messages.message import Message, encode_record, store_ms_at
@@ -56,6 +59,19 @@ def test_each_table_is_in_the_document_as_it_is_in_the_code() -> None:
     together = {name for several, names, _ in marked() if several for name in names}
     assert shown.keys() | together == TABLES.keys()
     assert len(shown) == len(TABLES) - 3  # a record with IPv6 hosts, which the next test has
+
+
+def test_what_follows_the_body_is_in_the_document_as_it_is_in_the_code() -> None:
+    text = (
+        f"the size of the topic ({TOPIC_LENGTH_BYTES} byte, or {TOPIC_LENGTH_BYTES_V2} with the second magic), the "
+        f"topic, the size of the properties ({PROPERTIES_LENGTH_BYTES}) and the properties"
+    )
+    assert text in " ".join(DOCUMENT.read_text(encoding="utf-8").split())
+    assert RECORD_BYTES_MIN == BODY_AT + TOPIC_LENGTH_BYTES + PROPERTIES_LENGTH_BYTES
+    for topic, length in (("T" * 127, TOPIC_LENGTH_BYTES), ("T" * 128, TOPIC_LENGTH_BYTES_V2)):
+        record = encode_record(Message(topic, properties="a\x01b\x02"), bytes(8))
+        tail = record[BODY_AT:]
+        assert tail == len(topic).to_bytes(length) + topic.encode() + (4).to_bytes(PROPERTIES_LENGTH_BYTES) + tail[-4:]
 
 
 def test_what_moves_with_ipv6_hosts_is_in_the_document_as_it_is_in_the_code() -> None:

@@ -39,10 +39,13 @@ from remoting.layout import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    PROPERTIES_LENGTH_BYTES,
     RECORD,
     RECORD_BYTES_MIN,
     RECORDS,
     STORE_HOST_V6,
+    TOPIC_LENGTH_BYTES,
+    TOPIC_LENGTH_BYTES_V2,
 )
 
 __all__ = ["Gap", "Heads", "LogSegment", "SplitReader", "read_heads", "store_hosts"]
@@ -128,23 +131,21 @@ def read_heads(
             for name in _NAMES:
                 columns[name][some] = wide[name]
     last = len(raw) - 1
-    if left_out is None:
-        left_out = np.zeros(count, np.int64)
+    left_out = np.zeros(count, np.int64) if left_out is None else left_out
     body_at = starts + head_bytes
     topic_at = body_at + columns["body_bytes"] - left_out
     wide_topic = magic == MAGIC_V2
-    short = np.clip(topic_at, 0, last)
-    topic_bytes = raw[short].astype(np.int64)
+    topic_bytes = raw[np.clip(topic_at, 0, last)].astype(np.int64)
     topic_bytes[wide_topic] = _two_bytes(raw, topic_at[wide_topic])
-    topic_at += 1 + wide_topic
-    properties_at = topic_at + topic_bytes + 2
+    topic_at += np.where(wide_topic, TOPIC_LENGTH_BYTES_V2, TOPIC_LENGTH_BYTES)
+    properties_at = topic_at + topic_bytes + PROPERTIES_LENGTH_BYTES
     ends = starts + sizes - left_out
     sound = (position == base + places) & (columns["body_bytes"] >= 0) & (properties_at <= ends)
-    sound &= properties_at + _two_bytes(raw, properties_at - 2) == ends
+    sound &= properties_at + _two_bytes(raw, properties_at - PROPERTIES_LENGTH_BYTES) == ends
     sound &= (hosts == 0) | (head_bytes > BODY_AT)
     # No CRC covers topic and properties. If their last byte is zero, the write of the record was cut off there.
     sound &= (raw[np.clip(ends - 1, 0, last)] != 0) | (properties_at == ends)
-    sound &= raw[np.clip(properties_at - 3, 0, last)] != 0
+    sound &= raw[np.clip(properties_at - PROPERTIES_LENGTH_BYTES - 1, 0, last)] != 0
     heads = Heads(
         starts=starts,
         places=places,

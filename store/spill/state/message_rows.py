@@ -30,12 +30,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from remoting.layout import MESSAGE_ROW, MESSAGE_ROW_BYTES, MESSAGE_ROW_PROVEN
+from remoting.layout.table import LITTLE_INT
 from remoting.messages.checksum import crc32
 from store.disk.errors import StoreError
 from store.disk.file import File
@@ -43,13 +44,10 @@ from store.disk.files import Files
 
 __all__ = ["MessageRow", "MessageRows", "decoded_rows"]
 
-_ROW = Struct("<qqqQIII")
-_DTYPE = np.dtype(
-    [("id", "<i8"), ("due", "<i8"), ("at", "<i8"), ("key", "<u8"), ("version", "<u4"), ("topic", "<u4"), ("crc", "<u4")]
-)
-_PROVEN = Struct("<qqqQII")
-_PROVEN_OF_ROW = Struct(f"{_PROVEN.size}s4x")  # the bytes of a row that its CRC covers, as one string
-_CRC = Struct("<I")
+_ROW = MESSAGE_ROW.struct()
+_DTYPE = np.dtype(MESSAGE_ROW.columns())
+_PROVEN = MESSAGE_ROW.struct(last="topic")
+_PROVEN_AND_CRC = MESSAGE_ROW_PROVEN.struct()
 ROWS_A_FILE = 65_536
 FILES_MAX = 64
 """From more files than this the oldest is removed, even if its rows are not old yet."""
@@ -95,8 +93,8 @@ class _Part:
 
     def rows(self) -> NDArray[np.void]:
         """All rows of the file, read from the disk: a structured array of shape ``(count,)``."""
-        data = self.file.pread(self.count * _ROW.size, 0)
-        return np.frombuffer(data, _DTYPE, len(data) // _ROW.size)
+        data = self.file.pread(self.count * MESSAGE_ROW_BYTES, 0)
+        return np.frombuffer(data, _DTYPE, len(data) // MESSAGE_ROW_BYTES)
 
 
 class MessageRows:
@@ -144,7 +142,7 @@ class MessageRows:
 
     def _open(self, path: Path) -> None:
         file = self._files.open(path)
-        part = _Part(path, file, file.size() // _ROW.size)
+        part = _Part(path, file, file.size() // MESSAGE_ROW_BYTES)
         if part.count:
             rows = part.rows()
             # Rows are not proven here: a damaged due time must not keep the file for ever.
@@ -219,7 +217,7 @@ class MessageRows:
         rows["id"], rows["due"], rows["at"], rows["key"] = ids, dues, at_ms, keys
         rows["version"], rows["topic"] = versions, topics
         seed = self._seed
-        rows["crc"] = [crc32(proven, seed) for (proven,) in _PROVEN_OF_ROW.iter_unpack(rows.tobytes())]
+        rows["crc"] = [crc32(proven, seed) for proven, _ in _PROVEN_AND_CRC.iter_unpack(rows.tobytes())]
         return rows.tobytes()
 
     def add_encoded(self, data: bytes, ids: Sequence[int], dues: Sequence[int]) -> None:
@@ -229,7 +227,7 @@ class MessageRows:
             while start < len(ids):
                 part = self._room()
                 end = min(len(ids), start + self._rows_a_file - part.count)
-                self._write(part, data[start * _ROW.size : end * _ROW.size])
+                self._write(part, data[start * MESSAGE_ROW_BYTES : end * MESSAGE_ROW_BYTES])
                 part.count += end - start
                 part.took(ids[start:end], dues[start:end])
                 self._written += end - start
@@ -239,7 +237,7 @@ class MessageRows:
         """Write rows behind those of a file; what a failed write has left there is cut off before."""
         self._clear(part)
         try:
-            part.file.pwrite(data, part.count * _ROW.size)
+            part.file.pwrite(data, part.count * MESSAGE_ROW_BYTES)
         except StoreError:
             self._torn = True
             with suppress(StoreError):
@@ -248,7 +246,7 @@ class MessageRows:
 
     def _clear(self, part: _Part) -> None:
         if self._torn:
-            part.file.truncate(part.count * _ROW.size)
+            part.file.truncate(part.count * MESSAGE_ROW_BYTES)
             self._torn = False
 
     def _room(self) -> _Part:
@@ -268,7 +266,7 @@ class MessageRows:
 
     def _encoded(self, row: MessageRow) -> bytes:
         proven = _PROVEN.pack(*row)
-        return proven + _CRC.pack(crc32(proven, self._seed))
+        return proven + LITTLE_INT.pack(crc32(proven, self._seed))
 
     def _sum(self, fields: tuple[int, ...]) -> int:
         return crc32(_PROVEN.pack(*fields), self._seed)
@@ -289,7 +287,7 @@ class MessageRows:
             self._files.sync_dir(self._directory)
             self._doubtful_names = False
         if self._doubtful:  # a second sync would succeed without writing: the kernel has marked the pages clean
-            part.file.pwrite(part.file.pread(part.count * _ROW.size, 0), 0)
+            part.file.pwrite(part.file.pread(part.count * MESSAGE_ROW_BYTES, 0), 0)
         # Before the sync: if it fails, the rows are written again before the next one.
         self._doubtful = True
         part.file.sync()
