@@ -66,7 +66,7 @@ _MAX_RECORD_BYTES = (4 << 20) + (64 << 10)
 _FLUSH_INTERVAL_MS = 500
 SLICE_PAUSE_S = 0.0003
 BEHIND_PAUSE_S = 0.005
-BEHIND_MS = 3
+BEHIND_MS = 2
 """The sweeper is late from here on: what it should have delivered next has been due for so many milliseconds."""
 
 

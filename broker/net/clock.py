@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 __all__ = ["FEW", "Pauses", "TurnPace", "monotonic_ms", "monotonic_s", "month_start_ms", "now_ms", "rest"]
 
-_SLICE_S = 0.02
+_SLICE_S = 0.005
 _LATE_SLICE_S = 0.003
+_SLICE_EACH_S = 0.000_02
+_SLICE_MAX_S = 0.02
 _READ_SLICE_S = 0.01
 _CROWD_SLICE_S = 0.001
 FEW = 8
@@ -63,20 +65,20 @@ class Pauses:
 class TurnPace:
     """How long a turn of the network loop may take, and how long the loop rests after it; decision 86 has the figures.
 
-    A turn over many connections is cut off after 20 ms, and the next one follows at once. But one thread runs Python at
-    a time. While others have work that must not wait (messages are overdue), a turn takes 3 ms at most and keeps the
-    interpreter's lock while it reads and sends (`remoting.held_calls`). Then the loop sleeps for as long as the turn
-    took, and the others have the lock for certain. Requests that arrive meanwhile become one larger turn, which costs
-    less than many small ones.
+    A turn is cut off after 5 ms (later, if it is over hundreds of connections), and the next one follows at once. But
+    one thread runs Python at a time. While others have work that must not wait (messages are overdue), a turn is cut
+    off after 3 ms and keeps the interpreter's lock while it reads and sends (`remoting.held_calls`). Then the loop
+    sleeps for as long as the turn took, and the others have the lock for certain. Requests that arrive meanwhile become
+    one larger turn, which costs less than many small ones.
 
     It does not sleep after a turn in which a consumer was behind: what is delivered on time is of no use to a consumer
     that does not get it.
 
     >>> pace = TurnPace()
-    >>> pace.ended(0.001), pace.slice_s
-    (False, 0.02)
+    >>> pace.ended(0.001), pace.slice_s(16)
+    (False, 0.005)
     >>> pace.yields = lambda: True
-    >>> pace.ended(0.001), pace.slice_s, pace.rest_count
+    >>> pace.ended(0.001), pace.slice_s(16), pace.rest_count
     (True, 0.003, 1)
     """
 
@@ -93,10 +95,14 @@ class TurnPace:
         self.rest_count = 0
         """Turns after which the loop has rested."""
 
-    @property
-    def slice_s(self) -> float:
-        """Seconds after which a turn of several connections is cut off."""
-        return _LATE_SLICE_S if self.is_late else _SLICE_S
+    def slice_s(self, connections: int) -> float:
+        """Seconds after which a turn is cut off, if so many connections have requests.
+
+        To find out which of them have waited longest takes a microsecond each. So a thousand have 20 ms, or most of a
+        turn would go to that.
+        """
+        least = _LATE_SLICE_S if self.is_late else _SLICE_S
+        return min(_SLICE_MAX_S, max(least, connections * _SLICE_EACH_S))
 
     @property
     def hold_s(self) -> float:

@@ -220,8 +220,9 @@ class Server(Accepting):
         assert self._loop is not None
         clock, targets = self._loop.time, self._targets
         begin = clock()
+        end = begin + self.pace.slice_s(len(ready))
         for at in range(0, len(ready), FEW):
-            if at and clock() - begin > self.pace.slice_s:
+            if at and clock() > end:
                 self._waiting.update((fd, begin) for fd, _ in ready[at:])
                 return
             for fd, events in ready[at : at + FEW]:
@@ -235,7 +236,7 @@ class Server(Accepting):
         While other threads are late, the first half of the turn is for consumers. The second begins with the others.
         """
         assert self._loop is not None
-        waiting, usual, slice_s, late = self._waiting, self.received, self.pace.slice_s, self.pace.is_late
+        waiting, usual, late, slice_s = self._waiting, self.received, self.pace.is_late, self.pace.slice_s(len(ready))
         begin = self._loop.time()
         now_ready = dict(ready)
         for fd in now_ready:
@@ -296,7 +297,7 @@ class Server(Accepting):
         clock, unfinished = self._loop.time, self._unfinished
         self._read_slice_s = self.pace.read_slice_s(len(unfinished))
         begin = clock()
-        end = begin + self.pace.slice_s
+        end = begin + self.pace.slice_s(len(unfinished))
         self.calls.begin(self.pace.hold_s)
         self._ending = True
         try:

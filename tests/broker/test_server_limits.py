@@ -148,6 +148,7 @@ def test_one_connection_too_many_is_turned_away_and_the_log_says_what_to_do(capl
 @pytest.mark.pure
 def test_who_cannot_be_read_in_time_comes_first_in_the_next_slice_and_is_late(monkeypatch):
     monkeypatch.setattr("broker.net.clock._SLICE_S", -1.0)
+    monkeypatch.setattr("broker.net.clock._SLICE_EACH_S", -1.0)
 
     async def run():
         async with Rig() as rig:
@@ -245,6 +246,7 @@ def test_large_replies_do_not_gather_until_the_turn_ends():
 @pytest.mark.pure
 def test_consumers_come_first_while_deliveries_are_late_and_nobody_is_left_out(monkeypatch):
     monkeypatch.setattr("broker.net.clock._LATE_SLICE_S", -1.0)
+    monkeypatch.setattr("broker.net.clock._SLICE_EACH_S", -1.0)
 
     async def run(late):
         async with Rig() as rig:

@@ -18,7 +18,7 @@ def test_a_loop_that_nobody_waits_for_has_its_whole_time(rests):
     assert not pace.ended(0.5)
     pace.yields = lambda: False
     assert not pace.ended(0.5)
-    assert (pace.slice_s, pace.hold_s, pace.read_slice_s(8), pace.read_slice_s(9)) == (0.02, 0.0, 0.01, 0.001)
+    assert (pace.slice_s(16), pace.hold_s, pace.read_slice_s(8), pace.read_slice_s(9)) == (0.005, 0.0, 0.01, 0.001)
     assert rests == [] and pace.rest_count == 0
 
 
@@ -26,12 +26,19 @@ def test_while_others_are_late_turns_are_short_and_rests_as_long_as_they(rests):
     pace = TurnPace()
     pace.yields = lambda: True
     assert pace.ended(0.001)
-    assert (pace.slice_s, pace.hold_s, pace.read_slice_s(1)) == (0.003, 0.003, 0.001)
+    assert (pace.slice_s(16), pace.hold_s, pace.read_slice_s(1)) == (0.003, 0.003, 0.001)
     assert pace.ended(0.5)
     assert rests == [0.001, 0.003] and pace.rest_count == 2
     pace.yields = lambda: False
     assert not pace.ended(0.001)
-    assert (pace.slice_s, pace.hold_s) == (0.02, 0.0)
+    assert (pace.slice_s(16), pace.hold_s) == (0.005, 0.0)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_turn_of_very_many_is_longer_so_that_it_is_not_all_overhead(is_late):
+    pace = TurnPace()
+    pace.is_late = is_late
+    assert [pace.slice_s(count) for count in (400, 1_000, 50_000)] == [0.008, 0.02, 0.02]
 
 
 def test_no_rest_after_a_turn_in_which_a_consumer_was_behind(rests):
