@@ -28,6 +28,7 @@ from remoting.messages.message import RecordError, decode_record, record_fields
 from remoting.messages.properties import TAGS, TRAN_PREPARED_QUEUE_OFFSET, UNIQ_KEY, get_property
 from store.derived.queue_entries import PRE_BLANK_SIZE
 from store.disk.errors import StoreCorruptError, StoreError
+from store.disk.segments import NOTHING_NEEDED
 from store.levels.level_copy import HALF_TOPIC
 from store.levels.level_queue import Entry
 
@@ -55,7 +56,6 @@ SNAPSHOT_LATE_MS = 60_000
 SNAPSHOT_MOST = 100_000
 """With more undecided messages no snapshot is made, because it would hold up the network loop. A start uses an older
 one and reads more."""
-NOTHING_NEEDED = 1 << 62
 _READ_ENTRIES = 1024
 _VERSION = 1
 _HEAD = struct.Struct(">HHqqqqI")

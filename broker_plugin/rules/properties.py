@@ -35,7 +35,7 @@ from remoting.messages.properties import (
     get_property,
     remove_properties,
 )
-from store.disk.delay_id import DELAY_ID_BASE, id_text
+from store.disk.delay_id import DELAY_ID_BASE, id_text, parse_id_text
 
 __all__ = [
     "ABSOLUTE",
@@ -248,11 +248,10 @@ def own_properties_of(text: str) -> tuple[int, int, int] | None:
     """Read (delay id, version, due ms) from a delivered message's properties; None if they are missing or invalid."""
     name = get_property(text, TW_ID)
     due = get_property(text, TW_DUE)
-    if name is None or due is None:
+    if name is None or due is None or not due.isdecimal():
         return None
-    digits, _, version = name.partition(".")
     try:
-        return DELAY_ID_BASE | int(digits, 16), int(version or 0), int(due)
+        return *parse_id_text(name), int(due)
     except ValueError:
         return None
 

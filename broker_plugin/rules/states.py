@@ -2,7 +2,7 @@
 
 ::
 
-                      pass            expire?  never: a message that is due is delivered, however late
+                      pass
     OFFERED ──────────────► (ordinary message, not ours)
        │ ├──── refuse ────► REFUSED
        │ accept
@@ -16,6 +16,8 @@
                                                                          ▼
     any of ACCEPTED, SPILLED, ARMED, FAILED:                          FAILED ── claim ──► DELIVERING
         cancel ──► CANCELLED          move ──► MOVED (a new version of it is ACCEPTED)
+
+Nothing expires: a message that is overdue is delivered, however late.
 
 Where the states are in the code: `broker_plugin.hook` offers, accepts and refuses; `store.spill` *is* ACCEPTED and
 SPILLED (a record that is not done); the sweeper's wheel is ARMED; DELIVERING lasts as long as the delivery
@@ -39,7 +41,6 @@ from store.put.plugin_api import CommandOutcome, PutStatus
 
 __all__ = [
     "ANSWERS",
-    "FINAL",
     "MOVES",
     "MOVE_OF",
     "PENDING",
@@ -153,9 +154,6 @@ MOVE_OF: dict[PutStatus, Move] = {
 
 PENDING = frozenset({State.ACCEPTED, State.SPILLED, State.ARMED, State.DELIVERING, State.FAILED})
 """Accepted, and neither delivered nor cancelled nor superseded: `pending_count` counts these."""
-
-FINAL = frozenset({State.PASSED, State.REFUSED, State.DELIVERED, State.CANCELLED, State.MOVED})
-"""No way out."""
 
 ANSWERS: dict[State, CommandOutcome] = {
     State.OFFERED: CommandOutcome.UNKNOWN,

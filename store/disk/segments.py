@@ -14,7 +14,10 @@ from store.disk.errors import StoreFormatError
 from store.disk.file import File
 from store.disk.files import Files
 
-__all__ = ["Segment", "list_segments", "segment_name"]
+__all__ = ["NOTHING_NEEDED", "Segment", "list_segments", "segment_name"]
+
+NOTHING_NEEDED = 1 << 62
+"""Behind every position of a CommitLog: the lowest position that is still needed, if none is."""
 
 
 def segment_name(start: int) -> str:

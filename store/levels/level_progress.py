@@ -17,13 +17,14 @@ from remoting.json_dialect import dumps, loads
 from store.disk.checkpoint import DeliveryCheckpoint
 from store.disk.errors import StoreCorruptError
 from store.disk.files import Files
+from store.disk.segments import NOTHING_NEEDED
 from store.levels.delay_levels import SCHEDULE_TOPIC
 from store.levels.delay_offsets import DelayOffsets
 from store.levels.level_copy import mark_of
 from store.levels.level_queue import Entry, LevelQueue
 from store.put.plugin_api import Put, PutResult
 
-__all__ = ["NOTHING_NEEDED", "LevelProgress", "LevelStore", "Unreadable"]
+__all__ = ["LevelProgress", "LevelStore", "Unreadable"]
 
 SECTION = "levels"
 """Our section of the delivery checkpoint."""
@@ -32,7 +33,6 @@ QUEUES = 18
 LEVEL_LIMIT = 1 << 31
 UNREADABLE_LISTED = 1000
 OFFSETS_INTERVAL_MS = 10_000
-NOTHING_NEEDED = 1 << 62
 
 
 class LevelStore(Protocol):

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING
 
 from remoting.layout import FILE_HEADER_BYTES
 from store.disk.errors import StoreError, SyncFailedError
+from store.disk.segments import NOTHING_NEEDED
 from store.pop.listing import Listing
 from store.pop.notes import Notes
 from store.pop.rows import CLOSED, WHOLE, batch_row, encode_frame, file_header, seed_of
@@ -259,7 +260,7 @@ class PopJournal:
 
     def pin(self) -> int:
         """The CommitLog position from which a start would look for copies."""
-        return self.log_position if self._in_flight.count else 1 << 62
+        return self.log_position if self._in_flight.count else NOTHING_NEEDED
 
     def _roll(self) -> None:
         with self._writing:

@@ -6,11 +6,14 @@ from itertools import product
 
 import pytest
 
-from broker_plugin.rules.states import ANSWERS, FINAL, MOVES, PENDING, IllegalMoveError, Move, State, after, answer
+from broker_plugin.rules.states import ANSWERS, MOVES, PENDING, IllegalMoveError, Move, State, after, answer
 from store.put.plugin_api import CommandOutcome
 
 ON_DISK = {State.ACCEPTED, State.SPILLED}
 WAITING = {State.ACCEPTED, State.SPILLED, State.ARMED, State.FAILED}
+
+FINAL = {State.PASSED, State.REFUSED, State.DELIVERED, State.CANCELLED, State.MOVED}
+"""No way out."""
 
 
 def expected(state: State, move: Move) -> State | None:

@@ -22,7 +22,6 @@ from remoting.messages.message import Message, encode_record
 from remoting.messages.properties import (
     DELAY,
     KEYS,
-    NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
     TAGS,
     TIMER_DELAY_MS,
@@ -33,6 +32,8 @@ from remoting.messages.properties import (
 )
 
 __all__ = ["BROKERS_NAMES", "body", "broker_properties", "long_value", "plain_properties", "property_text", "sys_flag"]
+
+NAME_VALUE_SEPARATOR = "\x01"
 
 SECTOR = 512
 BROKERS_NAMES = (
