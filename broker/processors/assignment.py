@@ -26,11 +26,11 @@ from broker.net.clients import BROADCASTING, Clients
 from broker.net.processor import Handler
 from broker.tables.request_modes import MODES_MAX, POP, PULL, Mode, RequestModes
 from broker.tables.topic_names import RETRY_PREFIX
+from remoting.allocation import allocate_evenly
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
 from remoting.json_dialect import dumps, loads_body
-from timewheel_client.consuming.allocation import allocate_evenly
 
 if TYPE_CHECKING:
     from broker.tables.groups import SubscriptionGroups

@@ -27,11 +27,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from remoting.allocation import allocate_evenly
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import ProtocolError, RemotingCommand
 from remoting.json_dialect import loads, queue_map
 from timewheel_client.consuming.ack_window import AckWindow
-from timewheel_client.consuming.allocation import allocate_evenly
 from timewheel_client.consuming.queue_reader import QueueReader
 from timewheel_client.consuming.reader_settings import OnUndecodable, ReaderSettings
 from timewheel_client.consuming.received import MAX_BODY_BYTES, ReceivedMessage

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timewheel_client.consuming.allocation import allocate_evenly
+from remoting.allocation import allocate_evenly
 
 
 def test_the_first_members_get_one_more() -> None:
