@@ -18,12 +18,15 @@ from tests.fuzz.wire_targets import _batches
 from tests.support.examples import TIMES
 
 INPUTS = 300_000
-"""For all targets together, a quarter of them in `./run test --quick`; `./run soak` tries others for as long as it is
-told to."""
+"""For all targets together, with all examples; `./run soak` tries others for as long as it is told to."""
 FEWEST = 500
 """Of a target, in a quick run."""
 SEED = 20_250_801
 SHARES = shares(TARGETS, INPUTS)
+INPUTS_OF = {
+    name: count if TIMES >= 1 else max(min(count, FEWEST), round(count * TIMES)) for name, count in SHARES.items()
+}
+"""How many this run tries of each target."""
 
 pytestmark = pytest.mark.pure
 
@@ -31,7 +34,7 @@ pytestmark = pytest.mark.pure
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_input_is_a_surprise(name: str) -> None:
     target = TARGETS[name]
-    count = SHARES[name] if TIMES >= 1 else max(min(SHARES[name], FEWEST), round(SHARES[name] * TIMES))
+    count = INPUTS_OF[name]
     for block in range(-(-count // BLOCK)):
         tally = run_block(target, SEED, block, min(BLOCK, count - block * BLOCK))
         assert not tally.findings, "\n".join(map(str, tally.findings))

@@ -113,7 +113,7 @@ LONG = (
 )
 """Beginnings of the names of tests that take more than half of the time of all that need only Python: storms of kills,
 planted bugs, most seeds of the simulation, wheels, pages with pictures. What is random is left in the rest with some of
-its seeds, and with a quarter of its examples (`tests.support.examples`)."""
+its seeds, and fewer of its examples (`tests.support.examples`)."""
 
 
 def scope_of(nodeid: str) -> str:
