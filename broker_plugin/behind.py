@@ -18,15 +18,15 @@ TELL_MS = 5_000
 """Deliveries that are this late are worth a line; the next line comes when they are twice as late."""
 ON_TIME_MS = 1_000
 PAUSE_MS = 60_000
-"""If nobody has looked for so long, the process has begun just now or stood still, or the clock was set. What is due by
-then is left out."""
+"""After a longer pause between two looks the process has just started, was stopped, or its clock was set. Messages that
+were due by then do not count."""
 
 
 class Behind:
     """Tells when deliveries are late because more comes due than is delivered.
 
-    What came due before the first look, or while the store refused everything, or while the process stood still, does
-    not count: it is late for another reason.
+    Messages that came due before the first look, while the store refused everything, or while the process was stopped
+    do not count: they are late for another reason.
     """
 
     def __init__(

@@ -120,7 +120,7 @@ class Deliverer:
         self.lose_track: Callable[[], None] = lambda: None
         """Stops checkpoints, so that the durable one stays as it is until a restart."""
         self.uncertain = 0
-        """Number of messages of which nobody knows whether they were appended."""
+        """Number of messages that may or may not have been appended; a restart reads the CommitLog and finds out."""
         self.tally: Delivered = Uncounted()
         self.stalled_until_ms = 0
         """No deliveries before this time (epoch ms), because the store refused everything."""

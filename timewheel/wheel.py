@@ -13,8 +13,8 @@ The idea
     integer of occupied bits: the next slot that holds anything is one bit scan away, and a week without
     timers costs as much as a millisecond.
 
-    What hierarchical wheels usually pay for is the cascade: when the position enters a slot of level k, its
-    timers are dealt out to level k - 1, one by one, k times in a timer's life. Here nothing cascades:
+    The usual cost of a hierarchical wheel is the cascade: when the position enters a slot of level k, its timers are
+    dealt out to level k - 1, one by one, k times in a timer's life. Here nothing cascades:
 
     * a slot with up to ``slot_limit`` timers is a *leaf*. When its time comes it is sorted once, by a
       stable sort, and then drained by index: a *run*;
@@ -35,12 +35,12 @@ A worked example, ``slot_bits=6``
     opens, its leaf becomes a run; then 5000.
 
 Handles
-    What a million timers cost is memory that is reached in random order. So a timer is two entries at the end
-    of its leaf's columns, due time and item, and nothing else: no number, no column of its own. Its handle is
-    where it stands, ``(number of the leaf << 32) + position``; a leaf's number never comes again, so a handle
-    of a leaf that is no more is stale, and so is one before the head of a run: firing writes nothing. To cancel
-    is to set one byte of the leaf. A leaf that is dealt out stays until its row's time has passed, with the new
-    handles in place of the items; see `timewheel.slots`.
+    What a million timers cost is memory that is reached in random order. So a timer is two entries at the end of its
+    leaf's columns, due time and item, and nothing else: no number, no column of its own. Its handle is where it stands,
+    ``(number of the leaf << 32) + position``; a leaf's number never comes again, so a handle of a leaf that is no more
+    is stale, and so is one before the head of a run: firing writes nothing. To cancel is to set one byte of the leaf. A
+    leaf that has become a row is kept until the row's time has passed, and its items are replaced by their new handles;
+    see `timewheel.slots`.
 
 The way to a leaf
     Most leaves stand at one level, that at which a slot holds a few hundred to ``slot_limit`` timers. The

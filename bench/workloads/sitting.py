@@ -29,7 +29,7 @@ __all__ = ["ROWS", "Sitting", "SittingRow", "lengths", "sitting"]
 
 RATE_SECONDS, LATENESS_SECONDS = 30.0, 60.0
 SHORTEST = 0.2
-"""Of these lengths, where one turn does not fit otherwise."""
+"""The smallest share of the full lengths, if not even one turn of them fits."""
 START_SECONDS = 8.0
 ASSUMED_PER_SECOND = 20_000
 """For the estimate of a hot second only."""

@@ -24,9 +24,9 @@ So of the older part only the *contents* of what is not done are missing. A back
 Not known before the backfill is whole: rolls (the place of an entry that was rolled), and commands without a verdict.
 So verdicts wait for it, if they are about an entry of this part.
 
-If a record behind ``read`` cannot be read, it may be the verdict on one of these commands. What to do then depends on
-the order of the records, also of those that are left out here. So such a takeover begins anew, and reads everything in
-its order (`service.core.shard.Shard.needs_all`).
+If a record behind ``read`` cannot be read, it may be the verdict on one of these commands. Then the records must be
+read in their order, including those that are left out here. So such a takeover begins anew and reads all of them
+(`service.core.shard.Shard.needs_all`).
 """
 
 from __future__ import annotations

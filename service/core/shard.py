@@ -98,7 +98,7 @@ class Shard(Deliveries):
             self._resume(picture, read)
 
     def _resume(self, picture: Picture, read: int) -> None:
-        """What the last owner has judged stays judged. The older part is backfilled, or read first of all."""
+        """Keep what the last owner decided. The older part is backfilled or, with ``reads_all``, read first of all."""
         waiting = {at: due_ms for at, due_ms in picture.moves.items() if at < read}
         # A copy, because `done` goes on: what counts is what was done by then.
         self.commands.will_pass(read, self.done.copy(), waiting)
@@ -247,7 +247,8 @@ class Shard(Deliveries):
         return waiting
 
     def end_seen(self, asked_ms: int, end: int) -> None:
-        """Note that the queue ended at ``end`` when asked (monotonic ms). That counts once it is read up to there."""
+        """Note that the queue ended at ``end`` when asked (monotonic ms). It counts once the queue is read up to
+        there."""
         self.lease.end_seen(asked_ms, end, self.read_to)
 
     # ------------------------------------------------------------------------------------------------ delivering

@@ -23,7 +23,7 @@ OFFSET_DIGITS_MAX = 18
 UNDER_WAY_MAX = 32
 """Most commands that wait for their verdict."""
 VERDICT_S = 20.0
-"""Longest time that an order may take; who gives it gives up before, and can say more."""
+"""Longest time that an order may take. The caller's own timeout is shorter, and its error says more."""
 
 
 class NoVerdictError(Exception):

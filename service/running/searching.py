@@ -56,7 +56,7 @@ class Searcher:
                 probed.discard(queue[1])
                 self._scanning[queue] = asyncio.ensure_future(self._probe(queue))
             elif self._owner.calm.is_calm(queue[1], mono_ms()):
-                # What is lost from now on, even before the task begins, may be stored after it has read.
+                # A delivery that gets no answer from now on may be stored behind the place up to which the task reads.
                 lost = [offset for offset, at in self._owner.shard.lost.items() if at == queue]
                 self._scanning[queue] = asyncio.ensure_future(self._scan(queue, begin, lost))
         if self._owner.queue[1] in probed:

@@ -1,10 +1,9 @@
 """Brokers that did not answer, and topics that nobody takes messages for.
 
-Nothing is sent to a broker that did not answer until it answers, so that nothing waits for it. A delivery to a broker
-that hangs takes as long as its timeout, and so does everything that is due at the same time. So a broker that once did
-not answer is left out, and is sent cheap probes. It is used again when it has answered a probe, also with an error, or
-an earlier delivery, after `PAUSE_MIN_MS` at least. That pause becomes longer each time if deliveries time out although
-the broker answers probes.
+A delivery to a broker that hangs takes as long as its timeout, and everything that is due at the same time waits for
+it. So a broker that did not answer gets no deliveries, only cheap probes. After `PAUSE_MIN_MS` at least, it is used
+again once it has answered a probe, even with an error, or an earlier delivery. That pause becomes longer each time if
+deliveries time out although the broker answers probes.
 """
 
 from __future__ import annotations

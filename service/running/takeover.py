@@ -53,9 +53,9 @@ def expired_text(count: int) -> str:
 def need_followed(shard: Shard, begin: int) -> None:
     """Raise TakeoverError if a follower has not read all entries that wait below the present begin of the queue.
 
-    What it has read it delivers, as an owner does, whatever the cluster has deleted since. But if it could not read
-    some of that, they would never be done, and a change of another entry may be among them; or the verdict on a command
-    that it has read, which would get a second one.
+    It delivers everything that it has read, even if the cluster has deleted it since. But entries that it could not
+    read would never be done. And one of them may be a change of another entry, or the verdict on a command that it has
+    read, which would get a second verdict.
     """
     low = min((shard.done.low, *shard.commands.asked))
     backfill = shard.backfill

@@ -55,7 +55,7 @@ ANSWER_MS = 1000
 """Longest wait of a batch for answers. A message without an answer stays in doubt; the next try finds out whether it
 was stored. Nothing else is sent to that broker until then, so messages to other brokers wait only once."""
 UNASKED_MAX = 10_000
-"""Most topics that are remembered as those whose ends brokers do not tell."""
+"""Most topics that are remembered because brokers refuse to tell the ends of their queues."""
 REFUSALS_MAX = 3
 """Refusals for good of one message after which it is rejected: another broker may have taken it."""
 _OF_THE_ACCOUNT = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR})
@@ -124,7 +124,8 @@ class RemoteTarget:
         try:
             return future.result(PUT_SECONDS_MAX)
         except TimeoutError:
-            # What is under way is accounted for, and not admitted a second time meanwhile; the rest is not sent.
+            # Requests under way still count, and their messages are not admitted again until they end.
+            # No others are sent.
             future.cancel()
             raise StoreError(f"{len(puts)} deliveries took more than {PUT_SECONDS_MAX} s") from None
 

@@ -2,8 +2,8 @@
 
 The times of 100,000 popped messages may end in one millisecond. They are copied in slices; what comes due after them
 must not wait for the last of them. So what does not fit into a slice becomes a tail: whatever is due later than the
-tail passes it, and the tail takes the rest of each slice, a quarter at least. What is due by then at or before the
-tail's own time goes behind it. This is the rule that delayed messages follow (``broker_plugin``).
+tail passes it, and the tail takes the rest of each slice, a quarter at least. Of messages that come due later, those
+with a due time at or before the tail's join its end. This is the rule that delayed messages follow (``broker_plugin``).
 
 =================  ==========================  =====================
 due                chosen, a slice being 2     tail

@@ -16,7 +16,7 @@ __all__ = ["Listing"]
 
 
 class Listing:
-    """One listing; false when all is listed. What is new since it began is not in it, or may be.
+    """One listing; false when all is listed. Changes that were made after it began may or may not be in it.
 
     Args:
         queues: What is listed.

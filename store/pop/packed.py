@@ -10,7 +10,8 @@ The idea
     earlier. When it fires, those that are due leave as `store.pop.pop_queue.Batch`, and the timer is set again.
 
     A row without messages is dead; its due time is `NEVER_MS`, so the earliest is `min` of a column. When more than
-    three quarters of the rows are dead they go: what one holder keeps for hours does not keep its neighbours' rows.
+    three quarters of the rows are dead, these are removed. So a message that is held for hours does not keep the rows
+    of its neighbours.
 
     ===========================  ====================================================================================
     rows, here                   popped in order of offsets, each behind the last offset of the one before

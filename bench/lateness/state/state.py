@@ -66,7 +66,8 @@ _JOINED_BYTES_MAX = 256 << 20
 _HASHES_BYTES_MAX, _HASH_BYTES = 128 << 20, 16
 """What a night adds is written in files of this size, one after the other."""
 _TIMES_AS_LARGE = 2
-"""Files are joined once the older one is less than so many times as large, so each is written again only rarely."""
+"""Two files are joined if the older one is less than so many times as large as the newer, so each is rewritten
+rarely."""
 
 
 class StateFolder:
