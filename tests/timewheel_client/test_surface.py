@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import timewheel_client
-from timewheel_client.consuming import ack_window, allocation, subscriptions
+from timewheel_client.consuming import ack_window, subscriptions
 from timewheel_client.net import connection
 from timewheel_client.values import arguments, delivery_time, reserved
 
@@ -21,7 +21,7 @@ def test_the_document_names_what_is_exported() -> None:
 
 
 def test_examples() -> None:
-    for module in (ack_window, allocation, arguments, connection, delivery_time, reserved, subscriptions):
+    for module in (ack_window, arguments, connection, delivery_time, reserved, subscriptions):
         outcome = doctest.testmod(module)
         assert outcome.attempted > 0
         assert outcome.failed == 0
