@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 __all__ = ["FEW", "Pauses", "TurnPace", "monotonic_ms", "monotonic_s", "month_start_ms", "now_ms", "rest"]
 
-_SLICE_S = 0.005
-_LATE_SLICE_S = 0.003
-_SLICE_EACH_S = 0.000_02
+_SLICE_S, _SLICE_EACH_S = 0.005, 0.000_02
+_LATE_SLICE_S, _LATE_SLICE_EACH_S = 0.003, 0.000_004
 _SLICE_MAX_S = 0.02
 _READ_SLICE_S = 0.01
 _CROWD_SLICE_S = 0.001
@@ -65,20 +64,20 @@ class Pauses:
 class TurnPace:
     """How long a turn of the network loop may take, and how long the loop rests after it; decision 86 has the figures.
 
-    A turn is cut off after 5 ms (later, if it is over hundreds of connections), and the next one follows at once. But
-    one thread runs Python at a time. While others have work that must not wait (messages are overdue), a turn is cut
-    off after 3 ms and keeps the interpreter's lock while it reads and sends (`remoting.held_calls`). Then the loop
-    sleeps for as long as the turn took, and the others have the lock for certain. Requests that arrive meanwhile become
-    one larger turn, which costs less than many small ones.
+    A turn over more than eight connections is cut off after 5 ms, and the next one follows at once. But one thread runs
+    Python at a time. While others have work that must not wait (messages are overdue), a turn is cut off after 3 ms and
+    keeps the interpreter's lock while it reads and sends (`remoting.held_calls`). Then the loop sleeps for as long as
+    the turn took, and the others have the lock for certain. Requests that arrive meanwhile become one larger turn,
+    which costs less than many small ones.
 
     It does not sleep after a turn in which a consumer was behind: what is delivered on time is of no use to a consumer
     that does not get it.
 
     >>> pace = TurnPace()
-    >>> pace.ended(0.001), pace.slice_s(16)
+    >>> pace.ended(0.001, 16), pace.slice_s(16)
     (False, 0.005)
     >>> pace.yields = lambda: True
-    >>> pace.ended(0.001), pace.slice_s(16), pace.rest_count
+    >>> pace.ended(0.001, 16), pace.slice_s(16), pace.rest_count
     (True, 0.003, 1)
     """
 
@@ -98,11 +97,11 @@ class TurnPace:
     def slice_s(self, connections: int) -> float:
         """Seconds after which a turn is cut off, if so many connections have requests.
 
-        To find out which of them have waited longest takes a microsecond each. So a thousand have 20 ms, or most of a
-        turn would go to that.
+        To ask the kernel for them and to find out who has waited longest takes some 3 µs each. So a turn over very many
+        is longer: when nothing is late, a thousand have 20 ms, of which this takes a seventh.
         """
-        least = _LATE_SLICE_S if self.is_late else _SLICE_S
-        return min(_SLICE_MAX_S, max(least, connections * _SLICE_EACH_S))
+        least, each = (_LATE_SLICE_S, _LATE_SLICE_EACH_S) if self.is_late else (_SLICE_S, _SLICE_EACH_S)
+        return min(_SLICE_MAX_S, max(least, connections * each))
 
     @property
     def hold_s(self) -> float:
@@ -113,13 +112,13 @@ class TurnPace:
         """Seconds for the requests of one read, if so many connections have some."""
         return _READ_SLICE_S if connections <= FEW and not self.is_late else _CROWD_SLICE_S
 
-    def ended(self, took_s: float) -> bool:
-        """Rest after a turn, if others are late; whether the loop has rested."""
+    def ended(self, took_s: float, connections: int) -> bool:
+        """Rest after a turn over so many connections, if others are late; whether the loop has rested."""
         yields = self.yields
         self.is_late = yields is not None and yields()
         owed, self._owed = self._owed, self.owing()
         if not self.is_late or self._owed != owed:
             return False
         self.rest_count += 1
-        rest(min(took_s, _LATE_SLICE_S))
+        rest(min(took_s, self.slice_s(connections)))
         return True

@@ -210,7 +210,7 @@ class Server(Accepting):
                     self._slice(ready)
             finally:
                 self.end_turn()
-            if pace.ended(clock() - begin):
+            if pace.ended(clock() - begin, len(ready)):
                 alone = False
             if self._waiting:
                 return
@@ -310,7 +310,7 @@ class Server(Accepting):
             if unfinished:  # first of all: after an error of the turn's end they must be read, too
                 self._loop.call_soon(self._go_on)
             self.end_turn()
-        self.pace.ended(clock() - begin)
+        self.pace.ended(clock() - begin, len(unfinished))
 
     def schedule(self) -> None:
         """Schedule the end of a turn, because messages or replies were gathered outside of one."""

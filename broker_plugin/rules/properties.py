@@ -251,7 +251,8 @@ def own_properties_of(text: str) -> tuple[int, int, int] | None:
     if name is None or due is None or not due.isdecimal():
         return None
     try:
-        return *parse_id_text(name), int(due)
+        delay_id, version = parse_id_text(name)
+        return delay_id, version, int(due)
     except ValueError:
         return None
 

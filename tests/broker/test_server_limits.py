@@ -246,7 +246,7 @@ def test_large_replies_do_not_gather_until_the_turn_ends():
 @pytest.mark.pure
 def test_consumers_come_first_while_deliveries_are_late_and_nobody_is_left_out(monkeypatch):
     monkeypatch.setattr("broker.net.clock._LATE_SLICE_S", -1.0)
-    monkeypatch.setattr("broker.net.clock._SLICE_EACH_S", -1.0)
+    monkeypatch.setattr("broker.net.clock._LATE_SLICE_EACH_S", -1.0)
 
     async def run(late):
         async with Rig() as rig:

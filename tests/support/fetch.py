@@ -1,10 +1,13 @@
 """Fetch and build everything the interop tests need, ahead of them: ``python -m tests.support.fetch``.
 
-One line for each thing; exit status 1 if something could not be had (the line says what to install).
+One line for each thing; exit status 1 if something could not be had (the line says what to install). With
+``--group FILE`` it is a process group of its own, so that one signal ends it and the tools that it runs; the file has
+the number of the group as long as it runs. If there is no such file, nobody wants it any more.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -13,7 +16,7 @@ from pathlib import Path
 from tests.support.admin import admin_classes
 from tests.support.apache import VERSION, apache_jars
 from tests.support.cache import FetchError, MissingToolError, cache_root
-from tests.support.clients import CLIENTS, command_of
+from tests.support.clients import CLIENTS
 from tests.support.hdfs import hadoop_jars
 from tests.support.proxy import client_command, proxy_jars
 from tests.support.proxy_clients import LANGUAGES, language_command
@@ -31,7 +34,7 @@ def fetch_all(say: Callable[[str], object]) -> bool:
         for name in LANGUAGES:
             wanted[f"client of RocketMQ 5 ({name})"] = lambda name=name: language_command(name)  # type: ignore[misc]
         for name in CLIENTS:
-            wanted[f"client {name}"] = lambda name=name: command_of(name, Path(home))  # type: ignore[misc]
+            wanted[f"client {name}"] = CLIENTS[name].build
         complete = True
         for name, bring in wanted.items():
             try:
@@ -43,5 +46,20 @@ def fetch_all(say: Callable[[str], object]) -> bool:
     return complete
 
 
+def main(words: list[str]) -> int:
+    """Fetch everything; the exit status."""
+    group = Path(words[1]) if words[:1] == ["--group"] else None
+    if group is not None:
+        if not group.exists():
+            return 1
+        os.setpgid(0, 0)
+        group.write_text(str(os.getpid()))
+    try:
+        return 0 if fetch_all(lambda line: print(line, flush=True)) else 1
+    finally:
+        if group is not None:
+            group.unlink(missing_ok=True)
+
+
 if __name__ == "__main__":
-    sys.exit(0 if fetch_all(lambda line: print(line, flush=True)) else 1)
+    sys.exit(main(sys.argv[1:]))
