@@ -147,7 +147,8 @@ def property_text(rng: Random, values: dict[str, str]) -> str:
     if what == 3:
         return text + "x" + NAME_VALUE_SEPARATOR + PROPERTY_SEPARATOR
     if what == 4:
-        return text + "h0" + NAME_VALUE_SEPARATOR + "a" + NAME_VALUE_SEPARATOR + "b" + PROPERTY_SEPARATOR
+        # Not a name that `plain_properties` draws: of two properties with one name the last counts.
+        return text + "x0" + NAME_VALUE_SEPARATOR + "a" + NAME_VALUE_SEPARATOR + "b" + PROPERTY_SEPARATOR
     return text
 
 
