@@ -294,14 +294,14 @@ class Server(Accepting):
     def _go_on(self) -> None:
         """Go on with some of them, as one turn; others are read before the rest has its chance."""
         assert self._loop is not None
-        clock, unfinished = self._loop.time, self._unfinished
-        self._read_slice_s = self.pace.read_slice_s(len(unfinished))
+        clock, unfinished, count = self._loop.time, self._unfinished, len(self._unfinished)
+        self._read_slice_s = self.pace.read_slice_s(count)
         begin = clock()
-        end = begin + self.pace.slice_s(len(unfinished))
+        end = begin + self.pace.slice_s(count)
         self.calls.begin(self.pace.hold_s)
         self._ending = True
         try:
-            for _ in range(len(unfinished)):
+            for _ in range(count):
                 unfinished.popleft().go_on()
                 if clock() > end:
                     break
@@ -310,7 +310,7 @@ class Server(Accepting):
             if unfinished:  # first of all: after an error of the turn's end they must be read, too
                 self._loop.call_soon(self._go_on)
             self.end_turn()
-        self.pace.ended(clock() - begin, len(unfinished))
+        self.pace.ended(clock() - begin, count)
 
     def schedule(self) -> None:
         """Schedule the end of a turn, because messages or replies were gathered outside of one."""

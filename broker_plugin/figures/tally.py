@@ -17,11 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker_plugin.figures.balance import TopicBalance
-from remoting.layout import (
-    BODY_AT,
-    BODY_BYTES_AT,
-    TOPIC_LENGTH_BYTES,
-)
+from remoting.layout import BODY_AT, BODY_BYTES_AT, TOPIC_LENGTH_BYTES
 from store.put.measures import OTHER
 from store.put.plugin_api import PutRecord
 
