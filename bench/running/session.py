@@ -87,9 +87,13 @@ class Session:
         return found
 
     def turns(self, systems: Sequence[System], what: str) -> Iterator[tuple[int, System]]:
-        """Go through the systems in turn, again for each repeat."""
+        """Go through the systems in turn, again for each repeat. Each repeat begins with the next of them.
+
+        In a turn the system that is measured first has often worse figures than the same system as the second one.
+        """
         for repeat in range(self.repeats):
-            for system in systems:
+            first = repeat % max(1, len(systems))
+            for system in (*systems[first:], *systems[:first]):
                 self.say(f"{what}: {system.title} ({repeat + 1} of {self.repeats})")
                 yield repeat, system
 

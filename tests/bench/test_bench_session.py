@@ -80,9 +80,12 @@ def test_a_page_that_is_touched_costs_something() -> None:
 
 
 def test_systems_take_turns_in_each_repeat(tmp_path: Path) -> None:
-    session = Session(tmp_path, [], repeats=2)
-    order = [(repeat, one.name) for repeat, one in session.turns([system("a"), system("b")], "x")]
-    assert order == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+    session = Session(tmp_path, [], repeats=4)
+    systems = [system("a"), system("b"), system("c")]
+    order = [(repeat, one.name) for repeat, one in session.turns(systems, "x")]
+    places = ["".join(name for number, name in order if number == repeat) for repeat in range(4)]
+    assert places == ["abc", "bca", "cab", "abc"]  # who comes first in a turn would be compared by its place
+    assert list(session.turns([], "x")) == []
 
 
 def test_what_cannot_be_had_is_left_out_with_one_line(tmp_path: Path) -> None:
