@@ -1,7 +1,7 @@
 """One run of the benchmarks: its systems and settings. Starts systems and generators, and cleans up after them.
 
-A workload goes through `Session.turns`: in each repeat all systems in turn (A B A B), so that other work on the machine
-affects all of them.
+A workload goes through `Session.turns`: in each repeat all systems in turn (A B, B A), so that other work on the
+machine affects all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bench.peers.system import Running, Setup, System
 from bench.running.machine import PageCache, disk_limits, memory_limits, socket_limits
 from bench.running.warmth import MOST_SECONDS, TURN_SECONDS, Warmth, warm_up
 
-__all__ = ["BenchError", "Catch", "Session", "answer", "end", "spawn"]
+__all__ = ["BenchError", "Catch", "Session", "answer", "end", "in_turn", "spawn"]
 
 ROOT = Path(__file__).parent.parent
 WARM_NUMBERS_A_TURN = 1 << 32
@@ -87,13 +87,9 @@ class Session:
         return found
 
     def turns(self, systems: Sequence[System], what: str) -> Iterator[tuple[int, System]]:
-        """Go through the systems in turn, again for each repeat. Each repeat begins with the next of them.
-
-        In a turn the system that is measured first has often worse figures than the same system as the second one.
-        """
+        """Go through the systems in turn (`in_turn`), again for each repeat."""
         for repeat in range(self.repeats):
-            first = repeat % max(1, len(systems))
-            for system in (*systems[first:], *systems[:first]):
+            for system in in_turn(systems, repeat):
                 self.say(f"{what}: {system.title} ({repeat + 1} of {self.repeats})")
                 yield repeat, system
 
@@ -212,6 +208,18 @@ class Catch:
         self.child.stdin.flush()
         answer(self.child)
         return Arrivals(np.load(self.path))
+
+
+def in_turn(systems: Sequence[System], turn: int) -> list[System]:
+    """Return the systems in the order of this turn. Each turn begins with the next of them.
+
+    The first one of a turn has often worse figures than the same system in second place.
+
+    >>> in_turn(["ours", "theirs"], 1)
+    ['theirs', 'ours']
+    """
+    first = turn % max(1, len(systems))
+    return [*systems[first:], *systems[:first]]
 
 
 def shares(load: Load, count: int) -> list[Load]:

@@ -2,7 +2,7 @@
 
 Each system is started and warmed once a turn (`bench.running.warmth`), and is stopped (SIGSTOP) while another one is
 measured. So the systems of a row are measured within minutes of each other, do not disturb each other, and Java stays
-warm. Systems take turns within each row (A B A B). A turn goes through all rows, and the next one begins with new
+warm. Each turn begins with the next of them (A B, B A). A turn goes through all rows, and the next one begins with new
 stores; there are as many as fit into the time. What does not fit is left out and named: a row is measured on all
 systems or on none.
 
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 
 from bench.figures.results import Case, Section
 from bench.peers.system import Running, Setup, System
-from bench.running.session import Session
+from bench.running.session import Session, in_turn
 from bench.workloads import hot_second, lateness, send
 from bench.workloads.lateness import LatenessCase
 
@@ -158,7 +158,7 @@ class Sitting:
     def _turn(self, turn: int) -> None:
         with contextlib.ExitStack() as stack:
             running = {}
-            for system in self.session.systems:
+            for system in in_turn(self.session.systems, turn):
                 self.session.say(f"turn {turn + 1}: starting and warming {system.title}")
                 one = stack.enter_context(self.session.running(system, Setup(quick=self.session.quick)))
                 running[system.name] = one
@@ -168,7 +168,7 @@ class Sitting:
                 self._row(turn, row, running)
 
     def _row(self, turn: int, row: SittingRow, running: dict[str, Running]) -> None:
-        systems = [system for system in self.session.systems if _takes(row, system)]
+        systems = in_turn([system for system in self.session.systems if _takes(row, system)], turn)
         if not self.session.quick and not self.room(len(systems) * row.cost(self.length)):
             if turn == 0:
                 self.left_out.append(row)

@@ -100,6 +100,12 @@ def test_all_systems_take_turns_in_each_row_the_worst_first(tmp_path: Path) -> N
     assert [name for title, name in found if title == "timed far 16x1 b100"] == ["timewheel", "timewheel-2-shards"]
 
 
+def test_each_turn_begins_with_the_next_system(tmp_path: Path) -> None:
+    found = [name for title, name in told(tmp_path, 400, repeats=2).told if title == "lateness at 20,000/s"]
+    names = [one.name for one in SYSTEMS]
+    assert found == [*names, *names[1:], names[0]]
+
+
 @pytest.mark.parametrize(("minutes", "slower"), [(10, 1.0), (25, 1.0), (25, 2.0), (60, 1.0), (200, 1.0)])
 def test_it_ends_in_time_and_names_what_did_not_fit(tmp_path: Path, minutes: float, slower: float) -> None:
     done = told(tmp_path, minutes, slower=slower)
