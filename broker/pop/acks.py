@@ -110,7 +110,7 @@ class AckProcessor:
         if refused is not None:
             return refused
         handle = parse_handle(header.handle)
-        queue = self._find(handle, header.group, header.topic, header.queue_id)
+        queue = self._named(handle, header)
         place = header.offset - handle.start
         if queue is None or not 0 <= place < _BITS_MAX or not self._ack(queue, handle, 1 << place, now_ms):
             self.unknown_count += 1
@@ -197,10 +197,13 @@ class AckProcessor:
         if refused is not None:
             return refused
         handle = parse_handle(header.handle)
+        problem = self._answers.refusal
+        if problem:  # a change adds to the journal whatever is in flight
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"not changed: {problem}")
         if not 0 <= invisible_ms <= INVISIBLE_MAX_MS:
             remark = f"invisibleTime is {invisible_ms} ms: 0 to {INVISIBLE_MAX_MS} are possible"
             return command.reply(ResponseCode.INVALID_PARAMETER, remark)
-        queue = self._find(handle, header.group, header.topic, header.queue_id)
+        queue = self._named(handle, header)
         changed = None
         if queue is not None and handle.in_order:
             changed = self._change_in_order(queue, header, handle, invisible_ms, now_ms)
@@ -223,6 +226,15 @@ class AckProcessor:
         return handle.pop_ms, visible_ms - handle.pop_ms, visible_ms
 
     # ------------------------------------------------------------------------------------------------ what is meant
+
+    def _named(self, handle: Handle, header: MessageHeader) -> PopQueue | None:
+        """Find the queue of a request; None also if its handle says another queue or message.
+
+        Two queues that are popped at once have the same time, and often the same start.
+        """
+        if not handle.names(header.queue_id, header.offset):
+            return None
+        return self._find(handle, header.group, header.topic, header.queue_id)
 
     def _find(self, handle: Handle, group: str, topic: str, queue_id: int) -> PopQueue | None:
         """Find the queue of a handle; None if the handle names another broker or nobody pops the queue."""

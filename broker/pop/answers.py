@@ -37,7 +37,7 @@ class Answers:
     def __init__(self, journal: PopJournal, schedule: Callable[[], object]) -> None:
         self._journal = journal
         self._schedule = schedule
-        self._waiting: list[tuple[Channel, RemotingCommand, bytes]] = []
+        self._waiting: list[tuple[Channel, RemotingCommand | None, bytes]] = []
         self._bytes = 0
 
     def after(self, handler: Callable[[Channel, RemotingCommand, int], RemotingCommand]) -> Handler:
@@ -62,7 +62,8 @@ class Answers:
             return
         if not self._waiting:
             self._schedule()
-        self._waiting.append((channel, command, frame))
+        # An error says that nothing was changed, whatever becomes of the journal.
+        self._waiting.append((channel, command if reply.code == ResponseCode.SUCCESS else None, frame))
         self._bytes += len(frame)
         if self._bytes > _BYTES_MAX:
             self.settle()
@@ -84,8 +85,10 @@ class Answers:
             if not was_failing:
                 _LOG.error("the journal of pops cannot be written, and nothing is popped until it can be: %s", error)
             remark = f"a restart may undo this, because the journal of pops cannot be written: {error}"
-            for channel, command, _ in waiting:
-                channel.send(encode_command(command.reply(ResponseCode.SYSTEM_ERROR, remark)))
+            for channel, command, frame in waiting:
+                if command is not None:
+                    frame = encode_command(command.reply(ResponseCode.SYSTEM_ERROR, remark))
+                channel.send(frame)
             return
         if was_failing:
             _LOG.warning("the journal of pops can be written again")

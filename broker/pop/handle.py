@@ -29,23 +29,46 @@ NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 """The part ``retry``: popped from the topic itself, or from its retry topic of name format V1 or V2."""
 ORDER_QID = 999
 """The reviveQid of messages that were popped in order."""
-_PARTS_MIN = 6
+_PARTS_MIN, _PARTS_MAX = 6, 8
 _TEXT_MAX = 2_000
 _NUMBER_END = 1 << 63
 
 
 class Handle:
-    """A handle's parts: ``start``, ``pop_ms``, ``invisible_ms``, ``revive_qid``, ``retry`` and ``broker``."""
+    """A handle's parts: ``start``, ``pop_ms``, ``invisible_ms``, ``revive_qid``, ``retry`` and ``broker``.
 
-    __slots__ = ("broker", "invisible_ms", "pop_ms", "retry", "revive_qid", "start")
+    ``queue_id`` and ``offset`` are -1 if it does not say them.
+    """
 
-    def __init__(self, start: int, pop_ms: int, invisible_ms: int, revive_qid: int, retry: str, broker: str) -> None:
+    __slots__ = ("broker", "invisible_ms", "offset", "pop_ms", "queue_id", "retry", "revive_qid", "start")
+
+    def __init__(
+        self,
+        start: int,
+        pop_ms: int,
+        invisible_ms: int,
+        revive_qid: int,
+        retry: str,
+        broker: str,
+        queue_id: int = -1,
+        offset: int = -1,
+    ) -> None:
         self.start = start
         self.pop_ms = pop_ms
         self.invisible_ms = invisible_ms
         self.revive_qid = revive_qid
         self.retry = retry
         self.broker = broker
+        self.queue_id = queue_id
+        self.offset = offset
+
+    def names(self, queue_id: int, offset: int) -> bool:
+        """True unless it says another queue or another message.
+
+        >>> parse_handle("3 1000 60000 0 0 broker-a 2 5").names(2, 6)
+        False
+        """
+        return self.queue_id in (-1, queue_id) and self.offset in (-1, offset)
 
     @property
     def in_order(self) -> bool:
@@ -77,15 +100,16 @@ def parse_handle(text: str) -> Handle:
     try:
         if len(parts) < _PARTS_MIN or len(text) > _TEXT_MAX or not text.isascii():
             raise ValueError
-        if any("_" in part for part in parts[:4]):  # `int` takes 1_0 for ten; no client writes that
+        texts = parts[:4] + parts[_PARTS_MIN:_PARTS_MAX]
+        if any("_" in text for text in texts):  # `int` takes 1_0 for ten; no client writes that
             raise ValueError
-        start, pop_ms, invisible_ms, revive_qid = (int(part) for part in parts[:4])
-        if max(map(abs, (start, pop_ms, invisible_ms, revive_qid))) >= _NUMBER_END:
+        start, pop_ms, invisible_ms, revive_qid, *where = map(int, texts)
+        if max(map(abs, (start, pop_ms, invisible_ms, revive_qid, *where))) >= _NUMBER_END:
             raise ValueError
     except ValueError:
         wanted = "a handle: start popTime invisibleTime reviveQid retry brokerName queueId offset"
         raise HeaderError("extraInfo", text, wanted) from None
-    return Handle(start, pop_ms, invisible_ms, revive_qid, parts[4], parts[5])
+    return Handle(start, pop_ms, invisible_ms, revive_qid, parts[4], parts[5], *where)
 
 
 def retry_topic(topic: str, group: str, version: str = RETRY_V1) -> str:

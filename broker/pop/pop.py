@@ -19,8 +19,9 @@ from broker.net.channel import KEPT_OF_ONE_MAX_BYTES, Channel
 from broker.net.processor import Handler
 from broker.pop.handle import ORDER_QID, name_problem
 from broker.pop.pop_polls import PopPolls
-from broker.pop.pop_reader import Cold, Pop, PopReader, Read, Work
+from broker.pop.pop_reader import PopReader
 from broker.pop.requests import INVISIBLE_MAX_MS, Checks, PopHeader, bare
+from broker.pop.under_way import Cold, Pop, Read, Work
 from broker.pulling.long_poll import Hold, LongPoll
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, encode_command

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FROM_MIN", "PopQueues"]
 
+_TURNS_MAX = 10_000
+"""Groups and topics whose looks are counted; then counting begins anew."""
 FROM_MIN = 0
 """The initMode of pops whose group, if it has no offset yet, begins at a queue's first message."""
 
@@ -43,6 +45,15 @@ class PopQueues:
         self.in_flight = in_flight
         self._in_memory_bytes = in_memory_bytes
         self._per_queue = per_queue
+        self._turns: dict[tuple[str, str], int] = {}
+
+    def next_turn(self, group: str, topic: str) -> int:
+        """Count the looks of a group at a topic. One count for all would favour queues if groups pop in turn."""
+        turns = self._turns
+        if len(turns) >= _TURNS_MAX:
+            turns.clear()
+        turn = turns[group, topic] = turns.get((group, topic), 0) + 1
+        return turn
 
     def open(self, group: str, topic: str, queue_id: int, init_mode: int) -> PopQueue | None:
         """Open a queue for a pop, at an offset that may have been reset or pulled past; None if there are too many."""

@@ -7,21 +7,18 @@ other requests run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from broker.net.channel import Channel
 from broker.pop.handle import NORMAL, RETRY_V1, RETRY_V2, Handle, retry_flag, retry_topic
-from broker.pop.pop_polls import Mark, PopPolls
+from broker.pop.pop_polls import PopPolls
 from broker.pop.pop_queues import PopQueues
 from broker.pop.requests import PopHeader
 from broker.pop.retry_record import all_for_reply
+from broker.pop.under_way import Cold, Pop, Read, Work
 from broker.pulling.cold_reads import ColdReads
 from broker.pulling.pull_request import PullLimits
-from remoting.command import RemotingCommand
-from remoting.filters.sql_filter import PropertyFilter
-from remoting.filters.subscription import TagFilter
 from remoting.layout.table import LONG
 from remoting.messages.message import store_ms_at
 from store.disk.errors import StoreError
@@ -33,7 +30,7 @@ from store.pop.pop_queue import PopQueue
 if TYPE_CHECKING:
     from broker.tables.topics import Topics
 
-__all__ = ["Cold", "Pop", "PopReader", "Read", "Work"]
+__all__ = ["PopReader"]
 
 _REPLY_BYTES_MAX = 8 << 20
 _QUEUES_MAX = 256
@@ -47,43 +44,6 @@ _SQL_WORK = 8
 _LOOKS_MAX = 4
 _FOUND = PullStatus.FOUND
 _OUTSIDE = (PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_OVERFLOW_BADLY)
-
-Cold = tuple[str, int, int, int] | list[tuple[int, int]]
-"""A read from the disk: topic, queue, offset and number of messages; or positions and sizes."""
-Read = tuple[PullResult, bytes]
-Work = Generator[Cold | None, Read | None, None]
-"""A look at queues. It yields what it cannot read without waiting, or None for a pause."""
-
-
-class Pop:
-    """One pop under way: the request, and the messages it has got."""
-
-    __slots__ = (
-        "bodies", "bytes", "channel", "command", "count", "counts", "filter", "header", "mark", "more", "offsets",
-        "pop_ms", "problem", "queue_nums", "rest", "starts", "wants", "work",
-    )  # fmt: skip
-
-    def __init__(self, channel: Channel, command: RemotingCommand, header: PopHeader, queue_nums: int) -> None:
-        self.channel = channel
-        self.command = command
-        self.header = header
-        self.queue_nums = queue_nums
-        self.filter: TagFilter | None = None
-        self.wants: PropertyFilter | None = None
-        self.begin(0, [])
-
-    def begin(self, now_ms: int, mark: Mark) -> None:
-        """Begin a look at all queues; ``mark`` has the last arrivals before it."""
-        self.pop_ms = now_ms
-        self.mark = mark
-        self.bodies: list[bytes] = []
-        self.starts: list[str] = []
-        self.offsets: list[str] = []
-        self.counts: list[str] = []
-        self.count = self.bytes = self.rest = self.work = 0
-        self.more = False
-        """True if a queue has messages left that this look has not checked, after many that the filter refused."""
-        self.problem = ""
 
 
 class PopReader:
@@ -160,7 +120,8 @@ class PopReader:
     def look(self, pop: Pop) -> Work:
         """Look at the queues of a topic and of its retry topics, until the pop has as many messages as it wants."""
         header = pop.header
-        turn = self.turn = self.turn + 1
+        self.turn += 1
+        turn = self._queues.next_turn(header.group, header.topic)
         pop.problem = self._refusal()
         if pop.problem:
             return
@@ -223,9 +184,11 @@ class PopReader:
         """Hand out messages of one queue."""
         header, topic, queue_id = pop.header, queue.topic, queue.queue_id
         block = queue.block
-        if header.order and block is not None and block.waiting:
+        if block is not None and block.waiting:
+            before = pop.count
             yield from self._again(pop, queue, block)
-            if block.waiting or queue.block is not block or queue.gone:
+            # A reply has one stretch of each queue.
+            if block.waiting or queue.block is not block or queue.gone or pop.count > before:
                 return  # otherwise retention has deleted the whole block
         end = self._store.max_offset(topic, queue_id)
         for _ in range(_LOOKS_MAX):
@@ -260,6 +223,13 @@ class PopReader:
         """Read messages of a queue if all are in memory; None if not, or if reading fails."""
         try:
             return self._look_at(pop, topic, queue_id, start, room)
+        except StoreError:
+            return None
+
+    def _hot(self, positions: list[tuple[int, int]]) -> bytes | None:
+        """Read records if all are in memory; None if not, or if reading fails."""
+        try:
+            return self._cold_reads.hot(positions)
         except StoreError:
             return None
 
@@ -339,10 +309,16 @@ class PopReader:
     # ------------------------------------------------------------------------------------------------ in order
 
     def _again(self, pop: Pop, queue: PopQueue, block: OrderBlock) -> Work:
-        """Hand out again messages popped in order and not acknowledged, unless they still block the queue."""
+        """Hand out again messages popped in order and not acknowledged, unless they still block the queue.
+
+        A pop without order gets them as any others: its group has changed its mind.
+        """
         header, store = pop.header, self._store
+        attempt_id = header.attempt_id if header.order else ""
         room = header.max_count - pop.count
-        if queue.busy or room <= 0 or block.blocks(header.attempt_id, pop.pop_ms):
+        if not header.order:
+            room = min(room, self._queues.room(queue))
+        if queue.busy or room <= 0 or block.blocks(attempt_id, pop.pop_ms):
             return
         offsets: list[int] = []
         positions: list[tuple[int, int]] = []
@@ -359,7 +335,7 @@ class PopReader:
             positions.append(entry[:2])
         if not offsets:
             return
-        body = self._cold_reads.hot(positions)
+        body = self._hot(positions)
         if body is None:
             queue.busy = True
             try:
@@ -370,8 +346,23 @@ class PopReader:
             body = b"" if found is None else found[1]
             if queue.gone or queue.block is not block or pop.channel.closed:
                 return
-        if body:
-            self._hand_out_in_order(pop, queue, block, _split(body, positions), offsets)
+            # While it was read, their holder may have acknowledged some, or have taken more time.
+            if block.blocks(attempt_id, pop.pop_ms):
+                return
+        waiting = set(block.waiting)
+        records = [
+            record
+            for offset, record in zip(offsets, _split(body, positions) if body else (), strict=False)
+            if offset in waiting
+        ]
+        offsets = [offset for offset in offsets if offset in waiting]
+        if not records:
+            return
+        if header.order:
+            self._hand_out_in_order(pop, queue, block, records, offsets)
+        else:
+            self._queues.in_flight.unblock(queue, offsets, pop.pop_ms, header.invisible_ms)
+            self._give(pop, queue, offsets[0], records, offsets)
 
     def _hand_out_in_order(
         self,

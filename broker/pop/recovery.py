@@ -96,6 +96,9 @@ class Recovering:
 
     def _drop_copies(self, state: PopState) -> int:
         """Remove messages whose copies are in the log; return how many."""
+        log, found = self._store.commit_log, 0
+        if state.log_position >= log.end:
+            return 0
         marks = {}
         for queue in state.queues.values():
             plain = retry_flag(queue.topic) == NORMAL
@@ -105,7 +108,6 @@ class Recovering:
                 marks.update({(topic, mark_text(batch.number, offset)): (batch, offset) for offset in offsets})
         if not marks:
             return 0
-        log, found = self._store.commit_log, 0
         for _, record in self._store.scan(max(state.log_position, log.begin)):
             if _MARK not in record:
                 continue

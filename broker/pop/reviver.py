@@ -140,8 +140,11 @@ class Reviver:
             done.append(batch)
         if done:
             self._in_flight.settle_all(done)
-            for _ in done:  # afterwards: `settled_to` must not pass a copy that the journal has not got as done with
-                unsynced.popleft()
+            with self._in_flight.lock:
+                for (
+                    _
+                ) in done:  # afterwards: `settled_to` must not pass a copy that the journal has not got as done with
+                    unsynced.popleft()
         return [batch.queue for batch in done]
 
     def settled_to(self) -> int:

@@ -37,7 +37,6 @@ Threads: the network loop records, acknowledges and changes; the reviver claims 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappush
 from operator import itemgetter
 
 from store.pop.due_tail import DueTail
@@ -83,19 +82,24 @@ class InFlight(PoppedQueues):
         self, queue: PopQueue, start: int, offsets: Sequence[int], pop_ms: int, invisible_ms: int, next_offset: int
     ) -> None:
         """A pop got messages of a queue, which were looked at from ``start`` up to ``next_offset``."""
-        waiting = 0
-        for offset in offsets:
-            waiting |= 1 << (offset - start)
         with self.lock:
             if offsets:
                 queue.next = next_offset
-                due_ms = pop_ms + invisible_ms
-                self.number = name = self.number + 1
-                self.restored(queue, name, start, waiting, pop_ms, due_ms)
-                if self.notes is not None:
-                    self.notes.added(queue.ref, name, start, waiting, pop_ms, due_ms, next_offset)
+                self._handed_out(queue, start, offsets, pop_ms, invisible_ms, next_offset)
             else:
                 self._move(queue, next_offset)
+
+    def _handed_out(
+        self, queue: PopQueue, start: int, offsets: Sequence[int], pop_ms: int, invisible_ms: int, next_offset: int
+    ) -> None:
+        waiting = 0
+        for offset in offsets:
+            waiting |= 1 << (offset - start)
+        due_ms = pop_ms + invisible_ms
+        self.number = name = self.number + 1
+        self.restored(queue, name, start, waiting, pop_ms, due_ms)
+        if self.notes is not None:
+            self.notes.added(queue.ref, name, start, waiting, pop_ms, due_ms, next_offset)
 
     def restored(self, queue: PopQueue, name: int, start: int, waiting: int, pop_ms: int, due_ms: int) -> None:
         """Add a batch that has a name already. The caller holds the lock, or nobody else is there yet."""
@@ -116,9 +120,8 @@ class InFlight(PoppedQueues):
 
     def _keep(self, batch: Batch) -> None:
         """Have an object found by its handle, and keep the offset back; its messages are counted by the caller."""
-        waiting = batch.waiting
         batch.queue.batches[batch.start, batch.pop_ms] = batch
-        heappush(batch.queue.heap, (batch.start + (waiting & -waiting).bit_length() - 1, batch.number, batch))
+        batch.queue.hold_back(batch)
 
     def _arm(self, packed: QueueRows, due_ms: int) -> None:
         self._wheel.cancel(packed.timer)
@@ -239,6 +242,19 @@ class InFlight(PoppedQueues):
             self._time(queue, block)
             return True
 
+    def unblock(self, queue: PopQueue, offsets: Sequence[int], pop_ms: int, invisible_ms: int) -> None:
+        """A pop without order got messages of a block, which are a batch from now on.
+
+        Both under one lock: a journal that had the first alone would lose them in a kill.
+        """
+        with self.lock:
+            block = queue.block
+            if block is not None:
+                for offset in offsets:
+                    block.forget(offset)
+                self._time(queue, block)
+            self._handed_out(queue, offsets[0], offsets, pop_ms, invisible_ms, -1)
+
     def forget_in_order(self, queue: PopQueue, offset: int) -> None:
         """A message that was popped in order is not there any more."""
         with self.lock:
@@ -342,7 +358,7 @@ class InFlight(PoppedQueues):
             queue = batch.queue
             queue.count += count
             self.count += count
-            heappush(queue.heap, (batch.start + (taken & -taken).bit_length() - 1, rest.number, rest))
+            queue.hold_back(rest)
             if self.notes is not None and self.notes.listing:  # it may have taken only the object of before
                 self.notes.added(queue.ref, batch.name, batch.start, taken, batch.pop_ms, batch.due_ms, -1)
         return rest

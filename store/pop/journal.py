@@ -12,13 +12,14 @@ The idea
 
     When a file has grown, the next one begins. New rows go there, and between them, in slices, the rows of all messages
     in flight. A row may be read twice, so the two kinds need not be told apart. When all rows are there a frame says so
-    (`WHOLE`), the file is synced, and the files before it are removed. So there are at most two files. The larger one
-    has three times the rows of messages in flight, or a few MiB.
+    (`WHOLE`), the file is synced, and the files before it are removed. So there are at most two files, or three while
+    syncs fail. The largest one has three times the rows of messages in flight, or a few MiB.
 
     ===========================  ===================================================================================
     the process is killed        all frames are there; the last one may be torn, and nobody was answered for it
     the power fails              the frames up to some point are there: as if the rest had not been acknowledged yet
-    a sync fails                 what the kernel forgot is not trusted: the next file begins at once
+    a sync fails                 what the kernel forgot is not trusted: the next file begins at once; if its sync fails,
+                                 too, the one after it, after pauses that grow to ten seconds
     a write fails                the rows are written with the next ones; requests that wait for them get an error
     ===========================  ===================================================================================
 
@@ -33,6 +34,7 @@ Threads: any. Locks, outer first: this journal's, the one of `InFlight`.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +60,8 @@ MARK_BYTES = 4 << 20
 """A frame without rows is written when the log has grown by this, so that the next start has less to scan."""
 _SLICE_ROWS = 256
 _LOOK_MS = 1_000
+_PAUSE_MS = 100
+_PAUSE_MAX_MS = 10_000
 
 
 def file_name(number: int) -> str:
@@ -99,6 +103,8 @@ class PopJournal:
         self._before: list[tuple[int, File | None]] = []  # needed until the present file is whole
         self._listing: Listing | None = None  # what the present file has not got yet
         self._sync_failed = False
+        self._pause_ms = 0  # after files whose own sync has failed
+        self._again_ms = 0
         self._closed = False
         self._written_name = 0
         self.synced_name = 0
@@ -168,13 +174,12 @@ class PopJournal:
 
     def _commit(self, flags: int, more: Callable[[], list[bytes]] | None) -> None:
         with self._in_flight.lock:
-            rows = self._left + self._notes.take()
+            # Kept until the write has succeeded.
+            self._left = rows = self._left + self._notes.take()
             name = self._in_flight.number
             if more is not None:
                 rows += more()
             position = self._settled_to()
-        # Kept until the write has succeeded.
-        self._left = rows
         try:
             if self._file is None:
                 self._make(0, 0)
@@ -240,14 +245,37 @@ class PopJournal:
             return None
         if self._listing is None:
             tail = self._end - self._base
-            if self._file is None or (tail <= max(self.tail_bytes, self._base) and not self._sync_failed):
+            again_ms = min(self._again_ms, now_ms + _PAUSE_MAX_MS)  # the clock may have been set back
+            waits = self._sync_failed and now_ms < again_ms
+            if self._file is None or waits or (tail <= max(self.tail_bytes, self._base) and not self._sync_failed):
                 self._mark()
-                return now_ms + _LOOK_MS
+                return min(again_ms, now_ms + _LOOK_MS) if waits else now_ms + _LOOK_MS
             self._roll()
         if self._slice():
             return now_ms
-        self._finish()
+        try:
+            self._finish()
+        except StoreError:
+            if self._listing is None:  # it is whole, but its sync has failed
+                self._pause_ms = min(_PAUSE_MAX_MS, max(_PAUSE_MS, 2 * self._pause_ms))
+                self._again_ms = now_ms + self._pause_ms
+                self._forget_unsynced()
+            raise
+        self._pause_ms = 0
         return now_ms + _LOOK_MS
+
+    def _forget_unsynced(self) -> None:
+        """Remove the files between the last durable one and the present one, which is whole.
+
+        They are needed only to read a file that goes on with them. They would be as many as there are tries.
+        """
+        with self._syncing, self._writing:
+            between, self._before = self._before[1:], self._before[:1]
+        for number, old in between:
+            if old is not None:
+                old.close()
+            with contextlib.suppress(StoreError):
+                self._files.remove(self._directory / file_name(number))
 
     def _mark(self) -> None:
         behind = self._settled_to_now() - self.log_position

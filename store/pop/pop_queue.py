@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from heapq import heappop, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import pairwise
 from operator import attrgetter
 
@@ -17,6 +17,7 @@ from store.pop.packed import PACKED_MAX, Packed, Row
 __all__ = ["Batch", "PopQueue", "QueueRows", "numbers_of"]
 
 _FIRST = attrgetter("first")
+_HEAP_MIN = 64
 
 
 def numbers_of(start: int, bits: int) -> Iterator[int]:
@@ -72,12 +73,13 @@ class QueueRows(Packed):
 class PopQueue:
     """One queue as one group pops it. ``next`` is offered next; ``gone``: its topic or its group was deleted.
 
-    ``packed`` has most batches, in order; ``batches`` the others by handle, and ``heap`` by their lowest message.
+    ``packed`` has most batches, in order; ``batches`` the others by handle, and ``heap`` by their lowest message. At
+    ``heap_max`` entries it loses those of batches that are done with.
     """
 
     __slots__ = (
-        "batches", "block", "busy", "count", "gone", "group", "heap", "next", "packed", "published", "queue_id", "ref",
-        "topic",
+        "batches", "block", "busy", "count", "gone", "group", "heap", "heap_max", "next", "packed", "published",
+        "queue_id", "ref", "topic",
     )  # fmt: skip
 
     def __init__(self, group: str, topic: str, queue_id: int, begin: int, ref: int = 0) -> None:
@@ -90,6 +92,7 @@ class PopQueue:
         self.packed: list[QueueRows] = []
         self.batches: dict[tuple[int, int], Batch] = {}
         self.heap: list[tuple[int, int, Batch]] = []
+        self.heap_max = _HEAP_MIN
         self.block: OrderBlock | None = None
         self.count = 0
         self.busy = False
@@ -113,6 +116,20 @@ class PopQueue:
     def packed_at(self, start: int) -> int:
         """Index in ``packed`` of the only one that may have a row beginning there; -1 if there is none."""
         return bisect_right(self.packed, start, key=_FIRST) - 1
+
+    def hold_back(self, batch: Batch) -> None:
+        """Let the offset not pass a batch before all of its messages are done with. The caller holds the lock.
+
+        `committed` only removes what is done with from the top. Below one message that is held for long, as many
+        others may come and go as there is time for.
+        """
+        heap = self.heap
+        if len(heap) >= self.heap_max:
+            heap = self.heap = [entry for entry in heap if entry[2].waiting]
+            heapify(heap)
+            self.heap_max = max(_HEAP_MIN, 2 * len(heap))
+        waiting = batch.waiting
+        heappush(heap, (batch.start + (waiting & -waiting).bit_length() - 1, batch.number, batch))
 
     def committed(self) -> int:
         """The first message that is not done with. The caller holds the lock, or no reviver runs."""

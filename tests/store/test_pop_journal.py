@@ -18,6 +18,7 @@ from store.pop.order_block import OrderBlock
 from store.pop.pop_queue import numbers_of
 from store.pop.replay import read_journal
 from store.pop.rows import VERSION, file_header
+from tests.simulation.faults import fails
 from tests.support.simdisk import SimDisk
 
 STORE_ID = bytes(range(16))
@@ -99,8 +100,10 @@ class Doer:
                 block = OrderBlock(range(queue.next, queue.next + 3))
                 first, name = block.waiting[:2], rng.choice(("", "попытка" * 90))
                 flight.block(queue, block, first, name, self.now_ms, self.now_ms + 9, queue.next + 3)
-            else:
+            elif rng.random() < 0.7:
                 flight.ack_in_order(queue, block.waiting[0], block.pop_ms)
+            else:
+                flight.unblock(queue, block.waiting[: rng.randint(1, 3)], self.now_ms, rng.choice((1, 60_000)))
         elif what == "revive":
             for batch in flight.claim(self.now_ms, 2)[0]:
                 rest = flight.copied(batch, rng.getrandbits(40) & batch.waiting)
@@ -294,6 +297,35 @@ def test_what_is_copied_while_the_next_file_is_begun_is_in_it_until_the_copies_a
         rig.in_flight.settle(copy)
     rig.journal.commit()
     assert said(rig.disk) == rig.state() == {("G", "T", 0): (6, {}, None)}
+
+
+def test_files_whose_sync_fails_are_few_and_made_ever_less_often():
+    rig = Rig(SimDisk(3), tail_bytes=1 << 20)
+    doer = Doer(rig, Random(3))
+    doer.turn()
+    rig.journal.sync()
+    durable = rig.state()
+    doer.turn()
+    rig.disk.fault = fails("sync", "pop", [(0, 1 << 30)])
+    with pytest.raises(SyncFailedError):
+        rig.journal.sync()
+    made, now_ms = [], 0
+    for now_ms in range(0, 60_000, 100):  # as the flusher asks again after a failure
+        before = rig.journal.written
+        try:
+            rig.journal.step(now_ms)
+        except SyncFailedError:
+            made.append(now_ms)
+        assert len(rig.disk.listdir(PLACE)) <= 3
+        assert said(rig.disk.crashed(Random(1), None)) == rig.state()
+        assert said(rig.disk.crashed(Random(1), 0.0)) in (durable, rig.state())
+        assert now_ms in made or rig.journal.written - before < 300
+    assert 8 <= len(made) <= 16, made
+    rig.disk.fault = None
+    for later_ms in range(now_ms, now_ms + 11_000, 100):
+        rig.journal.step(later_ms)
+    assert len(rig.disk.listdir(PLACE)) == 1
+    assert said(rig.disk.crashed(Random(1), 0.0)) == rig.state()
 
 
 def test_without_pops_there_is_no_file():
