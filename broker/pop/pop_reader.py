@@ -318,6 +318,8 @@ class PopReader:
         room = header.max_count - pop.count
         if not header.order:
             room = min(room, self._queues.room(queue))
+        elif queue.count:  # a pop without order holds some of the messages before
+            return
         if queue.busy or room <= 0 or block.blocks(attempt_id, pop.pop_ms):
             return
         offsets: list[int] = []

@@ -115,6 +115,15 @@ class TestWithoutOrderNow:
         machine.revive()
         assert machine.committed() == 5
 
+    def test_what_is_left_comes_in_order_only_when_nobody_holds_what_is_before_it(self, machine):
+        machine.send(b"a", b"b")
+        in_order(machine, invisibleTime=1_000)
+        expire(machine)
+        (a,) = machine.popper.pop(maxMsgNums=1)
+        assert in_order(machine) == []
+        assert machine.popper.ack(a).remark is None
+        assert [one.body for one in in_order(machine)] == [b"b"]
+
     @pytest.mark.parametrize("keep", [None, 1.0])
     def test_a_kill_loses_and_repeats_nothing(self, machine, keep):
         machine.send(b"a", b"b")
