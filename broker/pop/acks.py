@@ -220,7 +220,7 @@ class AckProcessor:
     def _change_in_order(
         self, queue: PopQueue, header: MessageHeader, handle: Handle, invisible_ms: int, now_ms: int
     ) -> tuple[int, int, int] | None:
-        visible_ms = now_ms + invisible_ms
+        visible_ms = self._in_flight.pop_ms(now_ms) + invisible_ms  # a pop compares with its popTime
         if not self._in_flight.change_in_order(queue, header.offset, handle.pop_ms, visible_ms):
             return None
         return handle.pop_ms, visible_ms - handle.pop_ms, visible_ms

@@ -320,7 +320,7 @@ class PopReader:
             room = min(room, self._queues.room(queue))
         elif queue.count:  # a pop without order holds some of the messages before
             return
-        if queue.busy or room <= 0 or block.blocks(attempt_id, pop.pop_ms):
+        if queue.busy or room <= 0 or block.blocks(attempt_id, self._begin_ms(pop)):
             return
         offsets: list[int] = []
         positions: list[tuple[int, int]] = []
@@ -349,7 +349,7 @@ class PopReader:
             if queue.gone or queue.block is not block or pop.channel.closed:
                 return
             # While it was read, their holder may have acknowledged some, or have taken more time.
-            if block.blocks(attempt_id, pop.pop_ms):
+            if block.blocks(attempt_id, self._begin_ms(pop)):
                 return
         waiting = set(block.waiting)
         records = [
@@ -365,6 +365,10 @@ class PopReader:
         else:
             self._queues.in_flight.unblock(queue, offsets, pop.pop_ms, header.invisible_ms)
             self._give(pop, queue, offsets[0], records, offsets)
+
+    def _begin_ms(self, pop: Pop) -> int:
+        """The time that must be over for another holder: before now, and before the popTime of this pop."""
+        return min(pop.pop_ms, self._now_ms())
 
     def _hand_out_in_order(
         self,

@@ -19,7 +19,7 @@ The idea
     the process is killed        all frames are there; the last one may be torn, and nobody was answered for it
     the power fails              the frames up to some point are there: as if the rest had not been acknowledged yet
     a sync fails                 what the kernel forgot is not trusted: the next file begins at once; if its sync fails,
-                                 too, the one after it, after pauses that grow to ten seconds
+                                 too, the one after it, after pauses that grow to a second
     a write fails                the rows are written with the next ones; requests that wait for them get an error
     ===========================  ===================================================================================
 
@@ -61,7 +61,7 @@ MARK_BYTES = 4 << 20
 _SLICE_ROWS = 256
 _LOOK_MS = 1_000
 _PAUSE_MS = 100
-_PAUSE_MAX_MS = 10_000
+_PAUSE_MAX_MS = 1_000
 
 
 def file_name(number: int) -> str:
