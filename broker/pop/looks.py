@@ -177,9 +177,11 @@ class LookProcessor:
             if end == 0:
                 continue
             queue = self._queues.in_flight.find(header.group, name, queue_id)
+            if queue is not None and ((header.order and queue.count) or self._queues.room(queue) <= 0):
+                continue
             block = None if queue is None else queue.block
-            if header.order and block is not None and block.waiting:
-                if not block.blocks(header.attempt_id, now_ms):
+            if block is not None and block.waiting:
+                if not block.blocks(header.attempt_id if header.order else "", now_ms):
                     return True
             elif end > self._queues.next_of(header.group, name, queue_id):
                 return True

@@ -46,14 +46,19 @@ class PopQueues:
         self._in_memory_bytes = in_memory_bytes
         self._per_queue = per_queue
         self._turns: dict[tuple[str, str], int] = {}
+        self._looks = 0
 
     def next_turn(self, group: str, topic: str) -> int:
         """Count the looks of a group at a topic. One count for all would favour queues if groups pop in turn."""
-        turns = self._turns
-        if len(turns) >= _TURNS_MAX:
-            turns.clear()
-        turn = turns[group, topic] = turns.get((group, topic), 0) + 1
-        return turn
+        turns, key = self._turns, (group, topic)
+        turn = turns.get(key)
+        if turn is None:
+            if len(turns) >= _TURNS_MAX:
+                turns.clear()
+            turn = self._looks  # not 0: else all would begin at the same queue each time that counting begins anew
+        self._looks += 1
+        turns[key] = turn + 1
+        return turn + 1
 
     def open(self, group: str, topic: str, queue_id: int, init_mode: int) -> PopQueue | None:
         """Open a queue for a pop, at an offset that may have been reset or pulled past; None if there are too many."""
@@ -162,8 +167,9 @@ class PopQueues:
 
     def offers(self, queue: PopQueue) -> bool:
         """True if a queue has messages not handed out yet, and room in flight for them."""
-        end = self._store.max_offset(queue.topic, queue.queue_id)
-        return end > queue.next and not queue.gone and self.room(queue) > 0
+        end, block = self._store.max_offset(queue.topic, queue.queue_id), queue.block
+        some = end > queue.next or (block is not None and bool(block.waiting))
+        return some and not queue.gone and self.room(queue) > 0
 
     def full(self) -> str:
         """Say why no further queue can be popped."""

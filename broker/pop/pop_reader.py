@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from broker.pop.handle import NORMAL, RETRY_V1, RETRY_V2, Handle, retry_flag, retry_topic
+from broker.pop.handle import NORMAL, ORDER_QID, RETRY_V1, RETRY_V2, Handle, retry_flag, retry_topic
 from broker.pop.pop_polls import PopPolls
 from broker.pop.pop_queues import PopQueues
 from broker.pop.requests import PopHeader
@@ -188,7 +188,7 @@ class PopReader:
             before = pop.count
             yield from self._again(pop, queue, block)
             # A reply has one stretch of each queue.
-            if block.waiting or queue.block is not block or queue.gone or pop.count > before:
+            if block.waiting or queue.block is not block or queue.gone or pop.count > before or pop.channel.closed:
                 return  # otherwise retention has deleted the whole block
         end = self._store.max_offset(topic, queue_id)
         for _ in range(_LOOKS_MAX):
@@ -295,7 +295,9 @@ class PopReader:
         """Add records to the reply; originals may come as one piece."""
         flag, header = retry_flag(queue.topic), pop.header
         if flag != NORMAL:
-            lead = Handle(start, pop.pop_ms, header.invisible_ms, 0, flag, self._broker_name).lead(queue.queue_id)
+            revive_qid = ORDER_QID if header.order else 0
+            handle = Handle(start, pop.pop_ms, header.invisible_ms, revive_qid, flag, self._broker_name)
+            lead = handle.lead(queue.queue_id)
             records = all_for_reply(records, header.topic, lead, offsets)
         pop.bodies += records
         size = sum(map(len, records))
@@ -325,7 +327,9 @@ class PopReader:
         offsets: list[int] = []
         positions: list[tuple[int, int]] = []
         size, begin = pop.bytes, store.commit_log.begin
-        for offset in block.waiting[:room]:
+        for offset in block.waiting[:]:
+            if len(offsets) == room:
+                break
             entry = store.entry(queue.topic, queue.queue_id, offset)
             if entry is None or entry[0] < begin:  # retention has taken it
                 self._queues.in_flight.forget_in_order(queue, offset)
@@ -350,16 +354,14 @@ class PopReader:
                 return
             # While it was read, their holder may have acknowledged some, or have taken more time.
             if block.blocks(attempt_id, self._begin_ms(pop)):
+                pop.more = True  # the end of that time may be over, too, and would wake nobody
                 return
         waiting = set(block.waiting)
-        records = [
-            record
-            for offset, record in zip(offsets, _split(body, positions) if body else (), strict=False)
-            if offset in waiting
-        ]
-        offsets = [offset for offset in offsets if offset in waiting]
-        if not records:
+        read = zip(offsets, _split(body, positions), strict=True) if body else ()
+        left = [(offset, record) for offset, record in read if offset in waiting]
+        if not left:
             return
+        offsets, records = [offset for offset, _ in left], [record for _, record in left]
         if header.order:
             self._hand_out_in_order(pop, queue, block, records, offsets)
         else:

@@ -103,6 +103,7 @@ class PopJournal:
         self._before: list[tuple[int, File | None]] = []  # needed until the present file is whole
         self._listing: Listing | None = None  # what the present file has not got yet
         self._sync_failed = False
+        self._distrusted = 0  # the file that was the present one when a sync failed
         self._pause_ms = 0  # after files whose own sync has failed
         self._again_ms = 0
         self._closed = False
@@ -233,6 +234,7 @@ class PopJournal:
             self._files.sync_dir(self._directory)
         except StoreError:
             self._sync_failed = True
+            self._distrusted = self._number
             raise
         self.synced = max(self.synced, written)
         self.synced_name = max(self.synced_name, name)
@@ -245,7 +247,7 @@ class PopJournal:
             return None
         if self._listing is None:
             tail = self._end - self._base
-            again_ms = min(self._again_ms, now_ms + _PAUSE_MAX_MS)  # the clock may have been set back
+            again_ms = self._again_ms = min(self._again_ms, now_ms + _PAUSE_MAX_MS)  # the clock may have been set back
             waits = self._sync_failed and now_ms < again_ms
             if self._file is None or waits or (tail <= max(self.tail_bytes, self._base) and not self._sync_failed):
                 self._mark()
@@ -261,7 +263,7 @@ class PopJournal:
                 self._again_ms = now_ms + self._pause_ms
                 self._forget_unsynced()
             raise
-        self._pause_ms = 0
+        self._pause_ms = self._again_ms = 0
         return now_ms + _LOOK_MS
 
     def _forget_unsynced(self) -> None:
@@ -310,7 +312,8 @@ class PopJournal:
 
     def _highest(self) -> list[bytes]:
         """A batch of nothing, in no queue, with the highest name: names are never given again, or marks would be."""
-        return [batch_row(0, self._in_flight.number, 0, 0, 0, 0, -1)]
+        row = batch_row(0, self._in_flight.number, 0, 0, 0, 0, -1)
+        return [] if self._left and self._left[-1] == row else [row]  # the write before has failed
 
     def _finish(self, aside: bool = False) -> None:
         """Say that the present file is whole, and let those of before go."""
@@ -322,6 +325,8 @@ class PopJournal:
             self._listing = None
             self._notes.listing = False
             self._base = self._end
+            if self._distrusted == self._number:  # the next sync would succeed without what the kernel forgot
+                raise SyncFailedError(f"{self._directory / file_name(self._number)}: a sync has failed, once more")
             self._sync([file], written, name)
             self._sync_failed = False
             with self._writing:

@@ -149,6 +149,47 @@ class TestWithoutOrderNow:
         expire(machine, 1)
         assert [reply.code for reply in client.take()] == [ResponseCode.SUCCESS]
 
+    def test_a_pop_in_order_that_waits_goes_on_when_what_is_before_is_done_with(self, machine):
+        machine.send(b"a", b"b")
+        in_order(machine, invisibleTime=1_000)
+        expire(machine)
+        (a,) = machine.popper.pop(maxMsgNums=1)
+        client = machine.rig.client(50_100)
+        client.submit(RequestCode.POP_MESSAGE, Popper(client).fields(pollTime=20_000, order="true"))
+        machine.rig.core.end_turn()
+        assert client.take() == []
+        assert machine.popper.ack(a).remark is None
+        machine.rig.pass_ms(1)
+        assert [reply.code for reply in client.take()] == [ResponseCode.SUCCESS]
+
+    def test_a_notification_says_what_a_pop_would_get(self, machine):
+        def told(order):
+            fields = {"consumerGroup": "G", "topic": "T", "queueId": -1, "pollTime": 0, "bornTime": 0, "order": order}
+            return machine.rig.client().ask(RequestCode.NOTIFICATION, fields).ext["hasMsg"]
+
+        machine.send(b"a", b"b")
+        in_order(machine, invisibleTime=1_000)
+        assert (told("true"), told("false")) == ("false", "false")
+        machine.send(b"c")
+        assert (told("true"), told("false")) == ("false", "false"), "it is behind them"
+        expire(machine)
+        assert (told("true"), told("false")) == ("true", "true")
+        (a,) = machine.popper.pop(maxMsgNums=1)
+        assert (told("true"), told("false")) == ("false", "true")
+        machine.popper.ack(a)
+        assert (told("true"), told("false")) == ("true", "true")
+
+    def test_retries_popped_in_order_by_their_own_name(self, machine):
+        machine.send(b"a", b"b")
+        machine.popper.pop(invisibleTime=1_000)
+        expire(machine)
+        retries = Popper(machine.rig.client(), topic="%RETRY%G_T")
+        got = retries.pop(order="true", initMode=0)
+        assert [one.body for one in got] == [b"a", b"b"]
+        for one in got:
+            assert machine.popper.ack(one, topic="%RETRY%G_T").remark is None
+        assert retries.pop(order="true") == []
+
 
 class TestHandles:
     """A handle is worth something for one message of one queue only."""

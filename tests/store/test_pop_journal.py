@@ -328,6 +328,59 @@ def test_files_whose_sync_fails_are_few_and_made_ever_less_often():
     assert said(rig.disk.crashed(Random(1), 0.0)) == rig.state()
 
 
+def test_a_clock_that_was_set_back_does_not_keep_a_journal_from_being_made_anew():
+    rig = Rig(SimDisk(3), tail_bytes=1 << 20)
+    Doer(rig, Random(3)).turn()
+    hour_ms = 3_600_000
+    rig.disk.fault = fails("sync", "pop", [(0, 2)])
+    for step in (rig.journal.sync, lambda: rig.journal.step(hour_ms)):
+        with pytest.raises(SyncFailedError):
+            step()
+    for now_ms in range(0, 1_500, 100):
+        rig.journal.step(now_ms)
+    rig.journal.sync()
+    assert said(rig.disk.crashed(Random(1), 0.0)) == rig.state()
+
+
+def test_a_file_whose_sync_failed_while_it_was_filled_is_not_trusted(monkeypatch):
+    """The next sync of it would succeed, without what the kernel forgot."""
+    monkeypatch.setattr("store.pop.journal._SLICE_ROWS", 1)
+    rig = Rig(SimDisk(1))
+    queue = rig.in_flight.open("G", "T", 0, 0)
+    for offset in range(9):
+        rig.in_flight.record(queue, offset, (offset,), 7, 60_000, offset + 1)
+    rig.journal.commit()
+    rig.journal.sync()
+    assert rig.journal.step(0) == 0, "the next one is being filled"
+    rig.disk.fault = fails("sync", file_name(2), [(0, 1)])
+    with pytest.raises(SyncFailedError):
+        rig.journal.sync()
+    with pytest.raises(SyncFailedError, match="0000000002: a sync has failed"):
+        while rig.journal.step(0) == 0:
+            pass
+    assert file_name(1) in rig.disk.listdir(PLACE)
+    now_ms = 200
+    while rig.journal.step(now_ms) == now_ms:
+        pass
+    assert rig.disk.listdir(PLACE) == [file_name(3)]
+    assert said(rig.disk.crashed(Random(1), 0.0)) == rig.state()
+
+
+def test_tries_to_end_a_file_on_a_full_disk_keep_nothing():
+    rig = Rig(SimDisk(1))
+    queue = rig.in_flight.open("G", "T", 0, 0)
+    for offset in range(9):
+        rig.in_flight.record(queue, offset, (offset,), 7, 60_000, offset + 1)
+        rig.journal.commit()
+    assert rig.journal.step(0) in (0, 1_000)
+    rig.in_flight.record(queue, 9, (9,), 7, 60_000, 10)
+    rig.disk.fault = fails("full", "pop", [(0, 1 << 30)])
+    for _ in range(100):
+        with pytest.raises(StoreFullError):
+            rig.journal._finish()
+    assert len(rig.journal._left) <= 4
+
+
 def test_without_pops_there_is_no_file():
     rig = Rig(SimDisk())
     rig.journal.begin([])
