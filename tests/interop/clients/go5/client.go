@@ -1,4 +1,4 @@
-// RocketMQ 5's Go client: ENDPOINTS SECONDS JOB..., see the README. It has no push consumer.
+// RocketMQ 5's Go client: ENDPOINTS SECONDS FILE JOB..., see the README. It has no push consumer.
 package main
 
 import (
@@ -14,8 +14,11 @@ import (
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
 
+const attempts = 3
+
 var (
 	endpoints = os.Args[1]
+	allDead   = os.Args[3]
 	until     time.Time
 	lock      sync.Mutex
 )
@@ -35,10 +38,24 @@ func (j *job) wanted() int {
 	switch j.kind {
 	case "transaction":
 		return j.count * 9 / 10
-	case "dead":
-		return j.count * 2
+	case "dead", "deadfifo":
+		return j.count/10*9 + j.count/10*attempts
 	}
 	return j.count
+}
+
+// fails says whether it is a message that its consumer never takes.
+func (j *job) fails(body string) bool {
+	return strings.HasPrefix(j.kind, "dead") && strings.HasSuffix(body, "0")
+}
+
+// awaitsDead says whether to go on asking, until the parent creates the file: all dead letters are there.
+func (j *job) awaitsDead() bool {
+	if !strings.HasPrefix(j.kind, "dead") {
+		return false
+	}
+	_, err := os.Stat(allDead)
+	return err != nil
 }
 
 func config(group string) *rmq.Config {
@@ -97,7 +114,7 @@ func (j *job) send(producer rmq.Producer, i int) error {
 	if j.kind == "delay" {
 		dueMs = time.Now().UnixMilli() + 2000 + int64(i)*7919%3000
 		message.SetDelayTimestamp(time.UnixMilli(dueMs))
-	} else if j.kind == "fifo" {
+	} else if strings.HasSuffix(j.kind, "fifo") {
 		message.SetMessageGroup(fmt.Sprintf("group-%d", i%7))
 	}
 	if j.kind != "transaction" {
@@ -126,11 +143,15 @@ func (j *job) receive() error {
 	if err != nil {
 		return err
 	}
-	for idle := 0; idle < 2 && time.Now().Before(until); {
+	most := int32(32)
+	if j.kind == "deadfifo" {
+		most = 1 // behind one that fails, nothing of its group may be here already
+	}
+	for idle := 0; (idle < 2 || j.awaitsDead()) && time.Now().Before(until); {
 		if idle++; j.done < j.wanted() {
 			idle = 0
 		}
-		views, err := consumer.Receive(context.Background(), 32, 20*time.Second)
+		views, err := consumer.Receive(context.Background(), most, 20*time.Second)
 		if err != nil && j.done == 0 && strings.Contains(err.Error(), "settings") {
 			time.Sleep(500 * time.Millisecond) // the proxy does not have the client's settings yet
 			continue
@@ -142,17 +163,15 @@ func (j *job) receive() error {
 			attempt := int(view.GetDeliveryAttempt())
 			body := string(view.GetBody())
 			j.say("got", body, time.Now().UnixMilli(), attempt)
-			if j.kind == "dead" || j.kind == "again" && attempt == 1 {
+			if j.fails(body) || j.kind == "again" && attempt == 1 {
 				if err := consumer.ChangeInvisibleDuration(view, 500*time.Millisecond); err != nil {
 					return err
 				}
 				j.say("changed", body, time.Now().UnixMilli(), 500)
-				if j.kind == "dead" {
-					j.done++
-				}
 			} else if err := consumer.Ack(context.Background(), view); err != nil {
 				return err
-			} else {
+			}
+			if j.kind != "again" || attempt > 1 {
 				j.done++
 			}
 		}
@@ -164,7 +183,7 @@ func main() {
 	seconds, _ := strconv.Atoi(os.Args[2])
 	until = time.Now().Add(time.Duration(seconds) * time.Second)
 	var group sync.WaitGroup
-	for _, name := range os.Args[3:] {
+	for _, name := range os.Args[4:] {
 		parts := strings.Split(name, "/")
 		count, _ := strconv.Atoi(parts[2])
 		one := &job{name: name, kind: parts[0], topic: parts[3], group: parts[4], count: count}

@@ -1,10 +1,12 @@
-// RocketMQ 5's Node client: ENDPOINTS SECONDS JOB..., see the README.
+// RocketMQ 5's Node client: ENDPOINTS SECONDS FILE JOB..., see the README.
 'use strict';
+const { existsSync } = require('node:fs');
 const { Producer, PushConsumer, SimpleConsumer, ConsumeResult } = require('rocketmq-client-nodejs');
 
-const [ endpoints, seconds, ...names ] = process.argv.slice(2);
+const [ endpoints, seconds, allDead, ...names ] = process.argv.slice(2);
 const until = Date.now() + Number(seconds) * 1000;
 const COMMIT = 1;
+const ATTEMPTS = 3;
 const logger = { info() {}, warn() {}, debug() {}, error: (...words) => console.error(...words) };
 const pause = ms => new Promise(resolve => setTimeout(resolve, ms));
 
@@ -21,8 +23,19 @@ class Job {
   }
 
   wanted() {
-    const shares = { transaction: Math.floor(this.count * 9 / 10), recall: this.count / 2, dead: this.count * 2 };
+    if (this.kind.startsWith('dead')) return this.count / 10 * 9 + this.count / 10 * ATTEMPTS;
+    const shares = { transaction: Math.floor(this.count * 9 / 10), recall: this.count / 2 };
     return shares[this.kind] ?? this.count;
+  }
+
+  /** Whether it is a message that its consumer never takes. */
+  fails(body) {
+    return this.kind.startsWith('dead') && Number(body) % 10 === 0;
+  }
+
+  /** Whether to go on asking, until the parent creates the file: all dead letters are there. */
+  awaitsDead() {
+    return this.kind.startsWith('dead') && !existsSync(allDead);
   }
 
   async run() {
@@ -33,14 +46,15 @@ class Job {
     const options = { ...common, consumerGroup: this.group, subscriptions: new Map().set(this.topic, '*') };
     if (this.consumer === 'push') {
       const listener = { consume: async view => {
-        this.say('got', view.body.toString(), Date.now(), view.deliveryAttempt);
+        const body = view.body.toString();
+        this.say('got', body, Date.now(), view.deliveryAttempt);
         this.done++;
-        return this.kind === 'dead' ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+        return this.fails(body) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
       } };
       const push = new PushConsumer({ ...options, messageListener: listener });
       await push.startup();
-      while (this.done < this.wanted() && Date.now() < until) await pause(50);
-      await pause(this.kind === 'dead' ? 6000 : 2000);
+      while ((this.done < this.wanted() || this.awaitsDead()) && Date.now() < until) await pause(50);
+      await pause(2000);
       await push.shutdown();
     } else {
       await this.simple(options);
@@ -54,7 +68,7 @@ class Job {
     if (this.kind === 'delay' || this.kind === 'recall') {
       dueMs = Date.now() + (this.kind === 'recall' ? 8000 : 2000 + i * 7919 % 3000);
       message.deliveryTimestamp = new Date(dueMs);
-    } else if (this.kind === 'fifo') {
+    } else if (this.kind.endsWith('fifo')) {
       message.messageGroup = `group-${i % 7}`;
     }
     if (this.kind === 'transaction') {
@@ -80,20 +94,20 @@ class Job {
   async simple(options) {
     const simple = new SimpleConsumer({ ...options, awaitDuration: 2000 });
     await simple.startup();
+    const most = this.kind === 'deadfifo' ? 1 : 32; // behind one that fails, nothing of its group may be here already
     let idle = 0;
-    while (idle < 2 && Date.now() < until) {
+    while ((idle < 2 || this.awaitsDead()) && Date.now() < until) {
       idle = this.done < this.wanted() ? 0 : idle + 1;
-      for (const view of await simple.receive(32, 20000)) {
+      for (const view of await simple.receive(most, 20000)) {
         const body = view.body.toString();
         this.say('got', body, Date.now(), view.deliveryAttempt);
-        if (this.kind === 'dead' || this.kind === 'again' && view.deliveryAttempt === 1) {
+        if (this.fails(body) || this.kind === 'again' && view.deliveryAttempt === 1) {
           await simple.changeInvisibleDuration(view, 500);
           this.say('changed', body, Date.now(), 500);
-          if (this.kind === 'dead') this.done++;
         } else {
           await simple.ack(view);
-          this.done++;
         }
+        if (this.kind !== 'again' || view.deliveryAttempt > 1) this.done++;
       }
     }
     await simple.shutdown();
