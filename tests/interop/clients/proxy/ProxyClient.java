@@ -111,14 +111,15 @@ public class ProxyClient {
             case "tag": return (count + 2) / 3 + count / 3;
             case "sql": return count / 2;
             case "transaction": return count * 9 / 10;
-            case "dead": return count / 10 * 9 + count / 10 * ATTEMPTS;
+            case "dead":
+            case "deadfifo": return count / 10 * 9 + count / 10 * ATTEMPTS;
             default: return count;
         }
     }
 
     /** Whether it is a message that its consumer never takes. */
     boolean fails(String body) {
-        return kind.equals("dead") && Integer.parseInt(body) % 10 == 0;
+        return kind.startsWith("dead") && Integer.parseInt(body) % 10 == 0;
     }
 
     /**
@@ -126,7 +127,7 @@ public class ProxyClient {
      * its last time. The parent creates the file when all are there.
      */
     boolean awaitsDead() {
-        return kind.equals("dead") && !Files.exists(allDead);
+        return kind.startsWith("dead") && !Files.exists(allDead);
     }
 
     void push() throws Exception {
@@ -155,7 +156,7 @@ public class ProxyClient {
         if (kind.equals("delay")) {
             dueMs = System.currentTimeMillis() + 2000 + (i * 7919L) % 3000;
             builder.setDeliveryTimestamp(dueMs);
-        } else if (kind.equals("fifo")) {
+        } else if (kind.endsWith("fifo")) {
             builder.setMessageGroup("group-" + i % 7);
         }
         if (kind.equals("transaction")) {
@@ -178,10 +179,11 @@ public class ProxyClient {
             .setConsumerGroup(group).setAwaitDuration(Duration.ofSeconds(2))
             .setSubscriptionExpressions(Collections.singletonMap(topic, wanted())).build();
         boolean again = consumer.equals("again");
+        int most = kind.equals("deadfifo") ? 1 : 32; // behind one that fails, nothing of its group may be here already
         int idle = 0;
         while ((idle < 2 || awaitsDead()) && System.currentTimeMillis() < untilMs) {
             idle = done.get() < goal() ? 0 : idle + 1;
-            for (MessageView view : simple.receive(32, Duration.ofSeconds(20))) {
+            for (MessageView view : simple.receive(most, Duration.ofSeconds(20))) {
                 String body = text(view);
                 say("got", body, System.currentTimeMillis(), view.getDeliveryAttempt());
                 if (fails(body) || again && view.getDeliveryAttempt() == 1) {
