@@ -137,15 +137,16 @@ def run_seed(
     until: Collection[Kind] = tuple(Kind),
     fond: str = "",
     keys: bool = True,
+    order: bool = True,
 ) -> Tally:
     """Tell a seed's story, with crash points at a share of its calls, or at ``only`` one of them.
 
-    ``first``: stop at the first finding of a kind in ``until``. ``fond``, ``keys``: see `Life`. The tally has
-    what was run and found.
+    ``first``: stop at the first finding of a kind in ``until``. ``fond``, ``keys``, ``order``: see `Life`. The tally
+    has what was run and found.
     """
     points = _Points(seed, share, only, say, until if first else ())
     tally = points.tally
-    life = Life(seed, points.probe if share or only is not None else None, say, fond=fond, keys=keys)
+    life = Life(seed, points.probe if share or only is not None else None, say, fond=fond, keys=keys, order=order)
     try:
         life.run()
     except _Enough:

@@ -26,6 +26,7 @@ class Kind(Enum):
     QUEUES = "consumers do not get what the log has"
     ANSWER = "an answer that cannot be"
     HELD = "a popped message has a second holder"
+    BLOCKED = "what is popped in order passes what somebody has"
     REPEATED = "what was acknowledged comes again"
     NAMES = "a topic or a group is not as it was answered"
     CHECK = "a part's own check"

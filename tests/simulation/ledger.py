@@ -27,6 +27,7 @@ from tests.simulation.decisions import COMMIT, DISCARD_TOPIC, HALF_TOPIC, OP_TOP
 from tests.simulation.keyed import Desk, Note
 from tests.simulation.kinds import Kind, Violation
 from tests.simulation.names import Names
+from tests.simulation.ordered import Ordered
 from tests.simulation.pops import Pops, retry_of
 
 __all__ = ["Entry", "Ledger", "Sent", "Violation", "body_of"]
@@ -157,6 +158,7 @@ class Ledger:
         self.decisions = Decisions()
         self.names = Names()
         self.pops = Pops()
+        self.ordered = Ordered()
         self.desk = Desk()
         self.deleted: dict[str, int] = {}  # topic to the log's end when it was known to be deleted for the last time
         self.fewer: set[str] = set()  # topics that had fewer queues once: what was to go to one of the others may not
@@ -185,9 +187,15 @@ class Ledger:
         other.decisions = self.decisions.clone()
         other.names = self.names.clone()
         other.pops = self.pops.clone()
+        other.ordered = self.ordered.clone()
         other.desk = self.desk.clone()
         other._last = dict(self._last)
         return other
+
+    @property
+    def popped(self) -> tuple[Pops, Pops]:
+        """What is known of pops, of both groups."""
+        return self.pops, self.ordered
 
     # ------------------------------------------------------------------------------------------------ what is answered
 

@@ -18,7 +18,9 @@ from tests.simulation.faults import fails, fails_and_then, killed_behind, power_
 from tests.simulation.kinds import Kind, Violation
 from tests.simulation.ledger import Ledger
 from tests.simulation.names import forget_name, put_name
-from tests.simulation.pops import INVISIBLE_MAX_MS
+from tests.simulation.ordered import ORDERED
+from tests.simulation.poppers import INVISIBLE_MAX_MS
+from tests.simulation.pops import GROUP
 from tests.simulation.swarm import ACTORS, Swarm
 from tests.simulation.troubles import TROUBLES
 from tests.simulation.world import QUEUES, ROOT, STEP_MS, TOPICS, Shape, World
@@ -110,7 +112,7 @@ class _Story:
         world, rng = self.world, self.rng
         what = rng.choice(("send",) * 6 + ("change",) * 5 + ("bulk",) * 2 + ("purge",))
         topic = rng.choice(TOPICS)
-        if what == "purge" and world.ledger.pops.held:
+        if what == "purge" and any(pops.held for pops in world.ledger.popped):
             what = "bulk"  # what becomes of popped messages of a topic that goes is told elsewhere
         if what == "send":
             for _ in range(rng.randint(1, 3)):
@@ -129,34 +131,36 @@ class _Story:
         if what == "purge":
             world.put_topic(topic)
 
-    def pop_some(self) -> None:
+    def pop_some(self, group: str = GROUP) -> None:
         """Pop, acknowledge and change."""
         world, rng = self.world, self.rng
+        poppers = world.poppers[group]
         for _ in range(rng.randint(1, 3)):
-            world.poppers.pop(rng.choice(TOPICS), rng)
+            poppers.pop(rng.choice(TOPICS), rng)
         world.turns(rng.randint(2, 10), world.wall_ms + rng.choice((1, 40)))
         for _ in range(rng.randint(0, 6)):
-            world.poppers.answer(rng)
+            poppers.answer(rng)
         world.turns(rng.randint(1, 20), world.wall_ms + rng.choice((1, 300)))
 
     def pop_all(self) -> None:
         """Pop and acknowledge until nothing comes any more: whatever nobody has acknowledged must come."""
         world, rng = self.world, self.rng
-        if not world.ledger.pops.held:
-            return
-        for _ in range(6):
-            world.wall_ms += INVISIBLE_MAX_MS + 1000
-            self.settle()
-            for topic in TOPICS * 100:
-                known = len(world.poppers.got)
-                world.poppers.pop(topic, rng, 32)
+        for poppers in world.poppers.values():
+            if not poppers.pops.held:
+                continue
+            for _ in range(6):
+                world.wall_ms += INVISIBLE_MAX_MS + 1000
                 self.settle()
-                for number, one in world.poppers.got[known:]:
-                    world.poppers.ack(number, one)
-                self.settle()
-                if topic == TOPICS[-1] and len(world.poppers.got) == known:
-                    break
-        world.ledger.pops.finished(world.ledger, world.store.commit_log.begin)
+                for topic in TOPICS * 100:
+                    known = len(poppers.got)
+                    poppers.pop(topic, rng, 32)
+                    self.settle()
+                    for number, one in poppers.got[known:]:
+                        poppers.ack(number, one)
+                    self.settle()
+                    if topic == TOPICS[-1] and len(poppers.got) == known:
+                        break
+            poppers.pops.finished(world.ledger, world.store.commit_log.begin)
 
     def break_reads(self) -> None:
         """Some files cannot be read for a while: deliveries, merges, scans and consumers have to wait."""
@@ -300,7 +304,8 @@ class Aftermath(_Story):
         world = World(rng, before.shape, disk, ledger, before.wall_ms, None, say, before.swarm)
         world.shift_ms, world.trouble_ms = before.shift_ms, before.trouble_ms
         world.synced, world.pops_synced = before.synced, before.pops_synced
-        world.poppers.got = list(before.poppers.got)
+        for group, poppers in before.poppers.items():
+            world.poppers[group].got = list(poppers.got)
         world.wall_max_ms = max(before.wall_max_ms, before.wall_ms)
         super().__init__(world, rng)
 
@@ -321,6 +326,8 @@ class Aftermath(_Story):
                 self.decide_some()
             if world.ledger.pops.held and rng.random() < 0.5:
                 self.pop_some()
+            if world.ledger.ordered.held and rng.random() < 0.5:
+                self.pop_some(ORDERED)
             if world.swarm.happens.get("pending") and rng.random() < 0.5:
                 self.pend_some()
             world.turns(rng.randint(3, 25))
@@ -334,7 +341,8 @@ class Life(_Story):
     """The story of a seed. ``probe`` is called at each call of the disk, with its number.
 
     ``fond``: what half of it is to be about (of `tests.simulation.swarm.HAPPENS`, or of `TROUBLES`). ``keys``: whether
-    there may be messages with delay keys, and what belongs to them.
+    there may be messages with delay keys, and what belongs to them. ``order``: whether there may be pops in order, and
+    acknowledgements of several messages at once.
     """
 
     def __init__(
@@ -345,6 +353,7 @@ class Life(_Story):
         length: int = 36,
         fond: str = "",
         keys: bool = True,
+        order: bool = True,
     ) -> None:
         rng = Random(seed)
         self.seed = seed
@@ -353,6 +362,8 @@ class Life(_Story):
         habits = Random(f"{seed} pending")
         if keys:
             shape.values |= swarm.keep_keys(habits)
+        if order:
+            swarm.keep_order(Random(f"{seed} in order"))
         if fond:
             swarm.be_fond_of(fond)
         switch = rng.choice((0.02, 0.1, 0.3))
@@ -399,8 +410,8 @@ class Life(_Story):
         elif what in ("command", "decide"):
             (self.command_some if what == "command" else self.decide_some)()
             world.turns(rng.randint(1, 30))
-        elif what == "pop":
-            self.pop_some()
+        elif what in ("pop", "pop in order"):
+            self.pop_some(GROUP if what == "pop" else ORDERED)
         elif what == "pending":
             self.pend_some()
         elif what == "pull":

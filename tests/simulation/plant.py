@@ -58,6 +58,16 @@ class Plant:
         self.first = first
         self._make = make
 
+    @property
+    def keys(self) -> bool:
+        """Whether its stories may have delay keys; all others are stories of before there were any."""
+        return self.fond.startswith("pending")
+
+    @property
+    def order(self) -> bool:
+        """Whether its stories may have pops in order; all others are stories of before there were any."""
+        return self.fond == "pop in order"
+
     def seeds(self) -> Iterator[int]:
         """The seeds that are tried, in their order."""
         if self.first is not None:

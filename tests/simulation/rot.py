@@ -26,7 +26,8 @@ __all__ = ["Rotten"]
 UNCHECKED = ("config", "abort", "lock", ".aside")
 BODY_AT = {0: 88, 0x10: 100, 0x20: 100, 0x30: 112}
 """Where the body stands, by what sysFlag says of the hosts."""
-TOLD = frozenset({Kind.LOST, Kind.QUEUES, Kind.TRANSACTION, Kind.ANSWER, Kind.COMMAND, Kind.HELD, Kind.REPEATED})
+_POPPED = (Kind.HELD, Kind.BLOCKED, Kind.REPEATED)
+TOLD = frozenset({Kind.LOST, Kind.QUEUES, Kind.TRANSACTION, Kind.ANSWER, Kind.COMMAND, *_POPPED})
 """What a lost bit may cost, if somebody was told."""
 
 

@@ -68,6 +68,8 @@ class Swarm:
         """Share of the sends that come from a second client, over a connection that may end at any time."""
         self.settings = rng.choice((0.0, 0.0, 0.1, 0.6))
         """How often the next start has other settings."""
+        self.batch_acks = 0.0
+        """How often several messages are acknowledged by one request."""
 
     def keep_keys(self, habits: Random) -> dict[str, str]:
         """Have delay keys, and changes of what is pending, in some stories; answers settings of the broker.
@@ -80,6 +82,11 @@ class Swarm:
         limits = {"timewheelPendingMax": (0, 0, 0, 6, 15), "timewheelTopicPendingMax": (0, 0, 3, 8)}
         drawn = {name: habits.choice(values) for name, values in limits.items()}
         return {name: str(value) for name, value in drawn.items() if value}
+
+    def keep_order(self, habits: Random) -> None:
+        """Have pops in order, and acknowledgements of several messages at once, in some stories; drawn as above."""
+        self.happens["pop in order"] = float(habits.choice((0, 0, 8, 30)))
+        self.batch_acks = habits.choice((0.0, 0.0, 0.3, 0.7))
 
     def be_fond_of(self, name: str) -> None:
         """Let one of the things that happen be half of them all."""

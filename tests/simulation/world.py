@@ -36,7 +36,9 @@ from tests.simulation.inline import run_inline
 from tests.simulation.kinds import Kind, Violation
 from tests.simulation.ledger import VIRTUAL, Entry, Ledger, Sent, body_of
 from tests.simulation.names import THERE, check_names
-from tests.simulation.pops import Poppers
+from tests.simulation.ordered import ORDERED
+from tests.simulation.poppers import VERBS, Poppers
+from tests.simulation.pops import GROUP
 from tests.simulation.swarm import ACTORS, Swarm
 from tests.support import hostile
 from tests.support.simdisk import PowerCut, SimDisk
@@ -178,7 +180,7 @@ class World:
         self.freeze = self.swarm.freeze
         self._deliverer: object = None  # who held the delivery lock when somebody last looked
         self.producer = Producer(self)
-        self.poppers = Poppers(self)
+        self.poppers = {group: Poppers(self, group) for group in (GROUP, ORDERED)}
         self.clerk = Clerk(self)
         self.pops_synced = 0  # of the journal of pops, when the last broker ended
         self.check_ms = 0
@@ -216,7 +218,8 @@ class World:
         with self.sharp_eyes():
             self.ledger.reopened(log.begin, log.end, self.store.scan(log.begin))
         self.check_ms = 0
-        self.ledger.pops.opened()
+        for pops in self.ledger.popped:
+            pops.opened(self.wall_ms)
         self.producer.greet()
         self.tell(f"start {self.starts}: CommitLog {log.begin} to {log.end}, {plugin.pending_count()} pending")
 
@@ -307,7 +310,8 @@ class World:
         self.note_synced()
         # While a broker starts, nothing is more durable than it was when the last one ended.
         ledger.crashed(keep is not None, *self.synced)
-        ledger.pops.crashed(keep is not None, self.synced[0], self.pops_synced)
+        for pops in ledger.popped:
+            pops.crashed(keep is not None, self.synced[0], self.pops_synced)
 
     def note_synced(self) -> None:
         """Remember how far everything was durable, for when the next broker dies while it starts."""
@@ -384,7 +388,8 @@ class World:
     def set_clock(self, step_ms: int) -> None:
         """Set the wall clock."""
         self.wall_max_ms = max(self.wall_max_ms, self.wall_ms)
-        self.ledger.pops.clock_is_set(self.wall_ms)
+        for pops in self.ledger.popped:
+            pops.clock_is_set(self.wall_ms)
         self.wall_ms += step_ms
         self.shift_ms += step_ms
         self.trouble_ms = self.passed_ms
@@ -665,7 +670,8 @@ class World:
     def delete_topic(self, topic: str) -> None:
         """Delete a topic, as an administrator does; what waits for it waits on."""
         self.ledger.deleted[topic] = 1 << 62
-        self.ledger.pops.topic_goes([m.number for m in self.ledger.sent.values() if m.topic == topic], topic)
+        for pops in self.ledger.popped:
+            pops.topic_goes([m.number for m in self.ledger.sent.values() if m.topic == topic], topic)
         # A start that finds its files, and no configuration, gives it as many queues as there are files.
         self.ledger.fewer.add(topic)
         self.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}, b"", [], f"delete {topic}")
@@ -696,7 +702,8 @@ class World:
             # Another one on its way may still take what is stored until it is answered.
             if all(other != kind for _, other in self.waiting.values()):
                 self.ledger.deleted[kind[7:]] = self.store.commit_log.end
-                self.ledger.pops.going.discard(kind[7:])
+                for pops in self.ledger.popped:
+                    pops.going.discard(kind[7:])
             self.tell(f"reply to {kind}: {reply.code} {reply.remark or ''}")
             return
         if kind == "name":
@@ -705,8 +712,10 @@ class World:
             self.tell(f"reply to a topic's change: {reply.code} {reply.remark or ''}")
         if kind in ("heartbeat", "name", "topic"):
             return
-        if kind.partition(" ")[0] in ("pop", "ack", "change"):
-            self.poppers.heard(kind, numbers, reply)
+        verb, _, about = kind.partition(" ")
+        if verb in VERBS:
+            group, _, handles = about.partition(" ")
+            self.poppers[group].heard(verb, handles, numbers, reply)
             return
         if kind in (COMMIT, ROLLBACK):
             self.look()
