@@ -160,6 +160,9 @@ PLANTED_POPS: dict[str, Plant] = {
     "an acknowledgement of many takes one": Plant(
         swap((AckProcessor, "ack_batch", _batch_is_one)), Kind.REPEATED, fond="pop in order", first=7
     ),
+    "what is popped in order is not journalled": Plant(
+        swap((Notes, "blocked", lambda *_: None)), Kind.LOST, fond="pop in order", first=6
+    ),
     "an acknowledgement in order is not journalled": Plant(
         swap((InFlight, "ack_in_order", _not_noted)), Kind.REPEATED, fond="pop in order"
     ),
@@ -167,9 +170,9 @@ PLANTED_POPS: dict[str, Plant] = {
         swap((OrderBlock, "blocks", lambda *_: False)), Kind.HELD, Kind.BLOCKED, fond="pop in order"
     ),
     "a queue that is popped in order waits for its first message": Plant(
-        swap((OrderBlock, "free_ms", _first_alone)), Kind.HELD, Kind.BLOCKED, fond="pop in order", first=18
+        swap((OrderBlock, "free_ms", _first_alone)), Kind.HELD, Kind.BLOCKED, fond="pop in order", first=27
     ),
     "a change in order keeps the due time": Plant(
-        swap((OrderBlock, "change", _visible_as_before)), Kind.HELD, Kind.BLOCKED, fond="pop in order", first=27
+        swap((OrderBlock, "change", _visible_as_before)), Kind.HELD, Kind.BLOCKED, fond="pop in order", first=38
     ),
 }
