@@ -59,7 +59,7 @@ class Ordered(Pops):
         for one in got:
             held = self.of(number_of(one))
             held.acked = held.maybe = False
-            held.loose = one.topic in self.going
+            held.loose = one.topic in self.going or number_of(one) in gone
             held.until_ms, held.handle, held.ends = until_ms, one.handle, ends
             held.place = one.topic, one.queue_id, one.offset
 

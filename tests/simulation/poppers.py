@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,19 @@ class Poppers:
         """What the ledger knows of the group."""
         ledger = self.world.ledger
         return ledger.ordered if self.group == ORDERED else ledger.pops
+
+    def opened(self) -> None:
+        """A broker has started: what the power took is not named any more by handles of the same time or later.
+
+        Its offset is given again. The broker's pop times begin behind the time of its start, so that no handle of
+        before names what it gives; here the clock may stand still, or be set back, over a start.
+        """
+        pops, now_ms = self.pops, self.world.wall_ms
+        self.got = [
+            (number, one)
+            for number, one in self.got
+            if not pops.of(number).loose or int(one.handle.split(" ")[1]) <= now_ms
+        ]
 
     # ------------------------------------------------------------------------------------------------ requests
 
@@ -140,10 +153,16 @@ class Poppers:
         else:
             self._changed(numbers[0], handles, reply, ends)
 
-    def _gone(self, numbers: Sequence[int]) -> set[int]:
-        """Those that retention has taken."""
+    def _gone(self, numbers: Iterable[int]) -> set[int]:
+        """Those that retention has taken, or that went with their topic: that may be answered before a pop of it is."""
         ledger = self.world.ledger
-        return {n for n in numbers if n in ledger.delivered and ledger.delivered[n].offset < ledger.begin}
+        found = set()
+        for number in numbers:
+            entry = ledger.delivered.get(number)
+            deleted = ledger.deleted.get(ledger.sent[number].topic, 0)
+            if entry is not None and entry.offset < max(ledger.begin, deleted):
+                found.add(number)
+        return found
 
     def _popped(self, reply: RemotingCommand, ends: tuple[int, int]) -> None:
         world, pops = self.world, self.pops
@@ -154,7 +173,7 @@ class Poppers:
             raise Violation(Kind.CONTENT, f"what was popped is no whole record: {error}") from error
         found = [(number_of(one), one) for one in got]
         world.tell(f"popped until {until_ms}: {[(number, one.handle) for number, one in found]}")
-        pops.popped(got, until_ms, world.wall_ms, ends, self._gone([*pops.held]))
+        pops.popped(got, until_ms, world.wall_ms, ends, self._gone({*pops.held, *(number for number, _ in found)}))
         self.got += found
         world.wakes["reviver"] = 0
 

@@ -110,7 +110,7 @@ class Pops:
     def popped(
         self, got: Sequence[Popped], until_ms: int, now_ms: int, ends: tuple[int, int], gone: Collection[int]
     ) -> None:
-        """A consumer has got messages; ``gone`` are those that retention has taken."""
+        """A consumer has got messages; ``gone`` are those that are not there any more."""
         del gone
         for one in got:
             self._popped(one, until_ms, now_ms, ends)
@@ -134,7 +134,7 @@ class Pops:
         return handle == known
 
     def _holds(self, held: Held, handle: str, now_ms: int, gone: bool) -> bool:
-        """Whether a message is in flight by a handle, as far as anybody knows; ``gone``: retention has taken it."""
+        """Whether a message is in flight by a handle, as far as anybody knows; ``gone``: it is not there any more."""
         known = not (held.loose or held.acked or held.maybe or gone)
         return known and self.same(handle, held.handle) and now_ms < held.until_ms
 
@@ -146,7 +146,7 @@ class Pops:
     def acked(
         self, number: int, handle: str, reply: RemotingCommand, now_ms: int, ends: tuple[int, int], *, gone: bool
     ) -> None:
-        """An acknowledgement was answered; ``gone``: retention has taken the message, so nobody may know of it."""
+        """An acknowledgement was answered; ``gone``: the message is not there any more, so nobody may know of it."""
         held = self.of(number)
         held.asked -= 1
         if held.loose:

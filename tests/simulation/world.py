@@ -220,6 +220,8 @@ class World:
         self.check_ms = 0
         for pops in self.ledger.popped:
             pops.opened(self.wall_ms)
+        for poppers in self.poppers.values():
+            poppers.opened()
         self.producer.greet()
         self.tell(f"start {self.starts}: CommitLog {log.begin} to {log.end}, {plugin.pending_count()} pending")
 
