@@ -161,7 +161,10 @@ def _os_error(error: OSError) -> str:
     if error.filename is not None:
         text = f"{error.filename}: {text}"
     if error.errno == errno.EADDRINUSE:
-        text += " (is another broker running? --listen and --namesrv-listen choose other ports)"
+        text += (
+            " (does another program listen there? --listen, --namesrv-listen and --http-listen choose other ports; a "
+            "broker also listens two ports below its own, unless --set vipChannelEnable=false)"
+        )
     return text
 
 
