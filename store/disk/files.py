@@ -305,7 +305,9 @@ def _lock(path: Path) -> Callable[[], None]:
         except OSError as cause:
             os.close(fd)
             if cause.errno in (errno.EACCES, errno.EAGAIN):
-                raise StoreLockedError(f"{path} is locked: another process has this store open") from cause
+                raise StoreLockedError(
+                    f"{path} is locked: another process has this store open; stop that one, or choose another directory"
+                ) from cause
             raise disk_error("cannot lock", path, cause) from cause
         stat = os.fstat(fd)
         key = (stat.st_dev, stat.st_ino)
