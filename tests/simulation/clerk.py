@@ -160,17 +160,20 @@ class Clerk:
                 query, PendingVerb.CANCEL, world.wall_ms, limit=limit, dry_run=False, after=bulk.cursor
             )
         except (StoreError, PendingError) as error:
+            desk.running = None
             world.tell(f"cancel all of {bulk.topic} {bulk.prefix!r}: {error}")
             bulk.whole = False
             return
-        for one, was in touched:
-            one.cancel = was if one.cancel == "maybe" else one.cancel
         world.look()
         ids = [f"{answer.offset:#x}" for answer in found.answers]
         world.tell(f"cancel of {bulk.topic} {bulk.prefix!r} from {bulk.cursor!r} to {found.next!r}: {ids}")
         bulk.cursor = found.next
         if len(found.answers) > limit or any(answer.verdict is not PendingVerdict.DONE for answer in found.answers):
             raise Violation(Kind.ANSWER, f"a cancel of at most {limit} was answered with {found.answers}")
+        desk.running = None
+        # Not sooner: while this looks, another thread may go on, and all may end there.
+        for one, was in touched:
+            one.cancel = was if one.cancel == "maybe" else one.cancel
         desk.bulk_answers(ledger, found.answers, over)
         if world.read_fault is not None:
             bulk.whole = False

@@ -100,6 +100,7 @@ class Desk:
         self.asked: dict[Where, list[tuple[int, int]]] = {}  # due times that were asked for, from and to
         self.maybe: set[int] = set()  # numbers whose message a command may have cancelled before it was answered
         self.bulk: Bulk | None = None
+        self.running: Where | None = None  # topic and prefix of a call that cancels all that matches, now
         self.room: dict[int, dict[str, int]] = {}  # number to what could be pending when it was sent, by topic and ""
         self.count_max = self.topic_max = 0
         self.passing: frozenset[int] = frozenset()
@@ -181,6 +182,9 @@ class Desk:
         """Messages are about to be sent."""
         if self.count_max or self.topic_max:
             self.room[messages[0].number] = self.possible(ledger)
+        if self.running is not None:  # it may still come to them
+            topic, prefix = self.running
+            self.maybe |= {m.number for m in messages if m.topic == topic and m.may_match(prefix)}
 
     def acked(self, ledger: Ledger, message: Sent, wall_ms: int, shift_ms: int) -> None:
         """A message with a key was answered with an offset."""
@@ -422,12 +426,13 @@ class Desk:
 
     def bulk_begins(self, ledger: Ledger, topic: str, prefix: str) -> list[tuple[Sent | Id, str]]:
         """Some slices are about to be cancelled; answers what may be, and what it was before."""
+        self.running = topic, prefix
         touched: list[tuple[Sent | Id, str]] = []
         for message in ledger.sent.values():
             if message.topic != topic or message.kind not in ("timed", "wild"):
                 continue
             if message.offset < 0:
-                if message.note is None or message.note.key.startswith(prefix):
+                if message.may_match(prefix):
                     self.maybe.add(message.number)
             elif message.note is None and message.held and not message.cancel and not prefix:
                 touched.append((message, message.cancel))

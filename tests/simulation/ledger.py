@@ -113,6 +113,10 @@ class Sent:
         """Whether it was acknowledged as waiting in the spill store."""
         return self.offset >= VIRTUAL
 
+    def may_match(self, prefix: str) -> bool:
+        """Whether a query for keys with this prefix may find it."""
+        return self.note is None or self.note.key.startswith(prefix)
+
     @property
     def must(self) -> bool:
         """Whether it has to be delivered in the end."""
@@ -431,6 +435,7 @@ class Ledger:
     def crashed(self, power: bool, log_synced: int, journal_synced: int) -> None:
         """Everything ended. Under ASYNC_FLUSH a power cut takes what was not synced: the arguments tell."""
         self.crashes += 1
+        self.desk.running = None
         self.unflushed.clear()
         for message in self.sent.values():
             if message.state in ("sent", "refused"):

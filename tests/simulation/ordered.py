@@ -55,7 +55,7 @@ class Ordered(Pops):
         for one in got:
             queues.setdefault((one.topic, one.queue_id), {})[number_of(one)] = one.offset
         for (topic, queue_id), given in queues.items():
-            self._judge(topic, queue_id, given, now_ms, gone)
+            self._judge(topic, queue_id, given, now_ms, ends, gone)
         for one in got:
             held = self.of(number_of(one))
             held.acked = held.maybe = False
@@ -63,7 +63,15 @@ class Ordered(Pops):
             held.until_ms, held.handle, held.ends = until_ms, one.handle, ends
             held.place = one.topic, one.queue_id, one.offset
 
-    def _judge(self, topic: str, queue_id: int, given: Mapping[int, int], now_ms: int, gone: Collection[int]) -> None:
+    def _judge(
+        self,
+        topic: str,
+        queue_id: int,
+        given: Mapping[int, int],
+        now_ms: int,
+        ends: tuple[int, int],
+        gone: Collection[int],
+    ) -> None:
         """Hold what a queue has given (offsets by number) against what is known of it."""
         where = f"{topic}/{queue_id} gives {[*given]} at {now_ms}"
         offsets = [*given.values()]
@@ -84,4 +92,5 @@ class Ordered(Pops):
             if not again:
                 if held.place[2] < offsets[-1] and waits:
                     raise Violation(Kind.BLOCKED, f"{where}: message {number} was not acknowledged, and is passed over")
-                held.handle = _NOBODY  # of what waits on the handles of before are worth nothing
+                # Of what waits on the handles of before are worth nothing, unless a power cut takes this pop.
+                held.handle, held.ends = _NOBODY, ends
