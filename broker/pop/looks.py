@@ -181,7 +181,7 @@ class LookProcessor:
                 continue
             block = None if queue is None else queue.block
             if block is not None and block.waiting:
-                if not block.blocks(header.attempt_id if header.order else "", now_ms):
+                if not block.blocks(header.order_id, now_ms):
                     return True
             elif end > self._queues.next_of(header.group, name, queue_id):
                 return True

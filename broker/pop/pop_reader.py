@@ -316,13 +316,12 @@ class PopReader:
         A pop without order gets them as any others: its group has changed its mind.
         """
         header, store = pop.header, self._store
-        attempt_id = header.attempt_id if header.order else ""
         room = header.max_count - pop.count
         if not header.order:
             room = min(room, self._queues.room(queue))
         elif queue.count:  # a pop without order holds some of the messages before
             return
-        if queue.busy or room <= 0 or block.blocks(attempt_id, self._begin_ms(pop)):
+        if queue.busy or room <= 0 or block.blocks(header.order_id, self._begin_ms(pop)):
             return
         offsets: list[int] = []
         positions: list[tuple[int, int]] = []
@@ -353,7 +352,7 @@ class PopReader:
             if queue.gone or queue.block is not block or pop.channel.closed:
                 return
             # While it was read, their holder may have acknowledged some, or have taken more time.
-            if block.blocks(attempt_id, self._begin_ms(pop)):
+            if block.blocks(header.order_id, self._begin_ms(pop)):
                 pop.more = True  # the end of that time may be over, too, and would wake nobody
                 return
         waiting = set(block.waiting)

@@ -59,6 +59,11 @@ class PopHeader:
         self.attempt_id = _short(opt_str(ext, "attemptId"))
 
     @property
+    def order_id(self) -> str:
+        """The attempt that may have blocked messages again; empty for a pop without order."""
+        return self.attempt_id if self.order else ""
+
+    @property
     def end_ms(self) -> int:
         """Epoch ms until which the request may be held."""
         return self.born_ms + self.poll_ms

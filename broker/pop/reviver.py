@@ -140,10 +140,9 @@ class Reviver:
             done.append(batch)
         if done:
             self._in_flight.settle_all(done)
+            # Afterwards: `settled_to` must not pass a copy that the journal has not got as done with.
             with self._in_flight.lock:
-                for (
-                    _
-                ) in done:  # afterwards: `settled_to` must not pass a copy that the journal has not got as done with
+                for _ in done:
                     unsynced.popleft()
         return [batch.queue for batch in done]
 

@@ -48,5 +48,6 @@ class Pop:
         self.counts: list[str] = []
         self.count = self.bytes = self.rest = self.work = 0
         self.more = False
-        """True if a queue has messages left that this look has not checked, after many that the filter refused."""
+        """True if the queues are worth another look: this one has not checked all, after many messages that the filter
+        refused, or a queue that it found blocked may be free by now."""
         self.problem = ""

@@ -251,7 +251,7 @@ class PopJournal:
             waits = self._sync_failed and now_ms < again_ms
             if self._file is None or waits or (tail <= max(self.tail_bytes, self._base) and not self._sync_failed):
                 self._mark()
-                return min(again_ms, now_ms + _LOOK_MS) if waits else now_ms + _LOOK_MS
+                return again_ms if waits else now_ms + _LOOK_MS
             self._roll()
         if self._slice():
             return now_ms

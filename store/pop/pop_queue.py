@@ -55,6 +55,10 @@ class Batch:
         self.claimed = False
         self.tries = 0
 
+    def lowest(self) -> int:
+        """The lowest message that is not acknowledged; there must be one."""
+        return self.start + (self.waiting & -self.waiting).bit_length() - 1
+
     def offsets(self) -> Iterator[int]:
         """List the messages that are not acknowledged."""
         return numbers_of(self.start, self.waiting)
@@ -128,8 +132,7 @@ class PopQueue:
             heap = self.heap = [entry for entry in heap if entry[2].waiting]
             heapify(heap)
             self.heap_max = max(_HEAP_MIN, 2 * len(heap))
-        waiting = batch.waiting
-        heappush(heap, (batch.start + (waiting & -waiting).bit_length() - 1, batch.number, batch))
+        heappush(heap, (batch.lowest(), batch.number, batch))
 
     def committed(self) -> int:
         """The first message that is not done with. The caller holds the lock, or no reviver runs."""
@@ -141,11 +144,10 @@ class PopQueue:
                 lowest = low
         while heap:
             key, number, batch = heap[0]
-            waiting = batch.waiting
-            if not waiting:
+            if not batch.waiting:
                 heappop(heap)
                 continue
-            first = batch.start + (waiting & -waiting).bit_length() - 1
+            first = batch.lowest()
             if first == key:
                 lowest = min(lowest, key)
                 break

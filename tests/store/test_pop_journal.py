@@ -69,6 +69,13 @@ def said(disk: SimDisk) -> State:
     }
 
 
+def pop_each(rig: Rig, count: int, invisible_ms: int) -> None:
+    """So many pops of one message each, of one queue."""
+    queue = rig.in_flight.open("G", "T", 0, 0)
+    for offset in range(count):
+        rig.in_flight.record(queue, offset, (offset,), 7, invisible_ms, offset + 1)
+
+
 class Doer:
     """Draws what happens."""
 
@@ -281,9 +288,7 @@ def test_what_is_copied_while_the_next_file_is_begun_is_in_it_until_the_copies_a
     """A power cut may take the copies; the file before is gone by then."""
     monkeypatch.setattr("store.pop.journal._SLICE_ROWS", 1)
     rig = Rig(SimDisk(1))
-    queue = rig.in_flight.open("G", "T", 0, 0)
-    for offset in range(6):
-        rig.in_flight.record(queue, offset, (offset,), 7, 1, offset + 1)
+    pop_each(rig, 6, 1)
     rig.journal.commit()
     batches, _ = rig.in_flight.claim(100, 64)
     for _ in range(3):
@@ -346,9 +351,7 @@ def test_a_file_whose_sync_failed_while_it_was_filled_is_not_trusted(monkeypatch
     """The next sync of it would succeed, without what the kernel forgot."""
     monkeypatch.setattr("store.pop.journal._SLICE_ROWS", 1)
     rig = Rig(SimDisk(1))
-    queue = rig.in_flight.open("G", "T", 0, 0)
-    for offset in range(9):
-        rig.in_flight.record(queue, offset, (offset,), 7, 60_000, offset + 1)
+    pop_each(rig, 9, 60_000)
     rig.journal.commit()
     rig.journal.sync()
     assert rig.journal.step(0) == 0, "the next one is being filled"
