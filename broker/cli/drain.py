@@ -67,7 +67,7 @@ def drain_command(shard: str, store: Path, may_stay: tuple[str, ...], undo: bool
         if no_wait:
             say(f"shard {index} is being drained")
         else:
-            _wait(files, store, index)
+            _wait(files, store, index, mark)
 
 
 def _index(layout: Layout, shard: str) -> int:
@@ -88,15 +88,15 @@ def _runs(files: Files, store: Path) -> bool:
     return False
 
 
-def _wait(files: Files, store: Path, index: int) -> None:
+def _wait(files: Files, store: Path, index: int, mark: Path) -> None:
     shown = ""
     while True:
+        is_marked = files.exists(mark)  # before the look at the layout: a shard is out before its mark is removed
         layout = Layout(files, store)
         if index in layout.out:
             say(f"shard {index} is out; its directory {layout.directory(index)} stays")
             return
-        mark = layout.drain_mark(index)
-        if not files.exists(mark):
+        if not is_marked:
             raise click.ClickException(f"the drain of shard {index} was undone")
         text = left_text(_left(files, mark.with_name("left.json")))
         if text != shown:

@@ -1,9 +1,10 @@
 """Apache's configuration files, ``config/<name>.json``: read with their quirks, replaced as a whole.
 
-If a file is missing, empty or unreadable, ``<name>.json.bak``, the version before, is read. An unreadable file is put
-aside as ``<name>.json.aside``; otherwise the next write would make it the ``.bak``. Writing renames the file to its
-``.bak`` and puts the new one in its place, so one of the two is whole after any crash. If both are broken it is an
-error: a broker that forgets its topics would delete their messages.
+If a file is missing, empty or unreadable, ``<name>.json.bak``, the version before, is read. Writing makes a copy of the
+file its ``.bak`` and then replaces the file, so both are whole at any moment, whoever reads them and whenever the
+process dies. An unreadable file does not become the ``.bak``: the next write puts it aside as ``<name>.json.aside``.
+Reading changes nothing, because commands read the files of a running broker. If both are broken it is an error: a
+broker that forgets its topics would delete their messages.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ class JsonFile:
         path: Where the file lies; its directory is made when it is first written.
     """
 
-    __slots__ = ("_files", "path")
+    __slots__ = ("_files", "_unreadable", "path")
 
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files
+        self._unreadable = False  # as found by `load`
         self.path = path
 
     def load(self) -> dict[str, Any] | None:
@@ -53,7 +55,9 @@ class JsonFile:
                 continue
             if isinstance(document, dict):
                 if path != self.path:
-                    self._put_aside(problems)
+                    self._unreadable = bool(problems)
+                    why = "; ".join(problems) or f"{self.path} is missing"
+                    _LOG.warning("%s: the previous version is used", why)
                 return document
             problems.append(f"{path} at 0: no JSON object")
         if not problems or all(problem.endswith("is empty") for problem in problems):
@@ -61,14 +65,6 @@ class JsonFile:
         raise StoreCorruptError(
             "; ".join(problems) + f". Put a good version in the place of {self.path}, or move both away to start empty."
         )
-
-    def _put_aside(self, problems: list[str]) -> None:
-        """Rename the unreadable file: otherwise the next write would replace the good ``.bak`` by it."""
-        if self._files.exists(self.path):
-            kept = self._files.move_aside(self.path)
-            _LOG.warning("%s: the previous version is used, the damaged one is kept as %s", "; ".join(problems), kept)
-        else:
-            _LOG.warning("%s is missing: the previous version is used", self.path)
 
     def damage(self, name: str, problem: str) -> StoreCorruptError:
         """Make the error for a document that is JSON, but has something wrong at ``name``."""
@@ -105,8 +101,12 @@ class JsonFile:
     def save_bytes(self, data: bytes) -> None:
         """Replace the file with a serialized document. Any thread. Raises StoreError."""
         self._files.makedirs(self.path.parent)
-        if self._files.exists(self.path):
-            self._files.rename(self.path, self._bak)
+        if self._unreadable:
+            self._unreadable = False
+            if self._files.exists(self.path):
+                _LOG.warning("the unreadable %s is kept as %s", self.path, self._files.move_aside(self.path))
+        elif self._files.exists(self.path):
+            self._files.replace_file(self._bak, self._files.read_file(self.path))
         self._files.replace_file(self.path, data)
 
     @property

@@ -11,6 +11,7 @@ import store.disk.files as store_files
 from broker.cli.check import check_command
 from broker.cli.repair import repair_store
 from broker.config.broker_config import BrokerConfig
+from broker.tables.topic_config import TopicConfig
 from store.disk.errors import StoreCorruptError, StoreFormatError
 from tests.support import damage_world
 from tests.support.damage_world import (
@@ -115,8 +116,9 @@ def test_a_damaged_table_does_not_replace_the_good_one_before_it(lives: list[Lif
     table.write_bytes(b"{" + table.read_bytes()[:20])
     machine = Machine(store, lives[0].end_ms)
     assert (store / "config" / "topics.json.bak").read_bytes() == good
-    assert (store / "config" / "topics.json.aside").read_bytes().startswith(b"{{")
     assert {"T", "U"} <= set(machine.core.topics.table)
+    machine.core.topics.put(TopicConfig("V"))
+    assert (store / "config" / "topics.json.aside").read_bytes().startswith(b"{{")
     machine.close()
     Machine(store, lives[0].end_ms).close()
 
