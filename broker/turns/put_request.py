@@ -50,9 +50,13 @@ class Entry:
 
 
 class PutSend(Entry):
-    """A send of one message. ``queue_id`` is that of the reply; ``offset`` is virtual, set if a plug-in holds it."""
+    """A send of one message. ``queue_id`` is that of the reply; ``held`` says where a plug-in holds it, if one does.
 
-    __slots__ = ("offset", "queue_id", "unique_key")
+    The plug-in may change that until the turn has ended: then another message than the one that it took the place of
+    has the delay key.
+    """
+
+    __slots__ = ("held", "queue_id", "unique_key")
 
     def __init__(
         self,
@@ -61,7 +65,7 @@ class PutSend(Entry):
         put: Put | None,
         queue_id: int,
         unique_key: str,
-        offset: int,
+        held: Held | None,
     ) -> None:
         self.channel = channel
         self.serialize_type = command.serialize_type
@@ -69,7 +73,7 @@ class PutSend(Entry):
         self.put = put
         self.queue_id = queue_id
         self.unique_key = unique_key
-        self.offset = offset
+        self.held = held
 
     @property
     def is_held(self) -> bool:

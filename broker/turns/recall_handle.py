@@ -63,8 +63,7 @@ def recallable(
     replies: Replies, command: RemotingCommand, message: Message, unique_key: str, held: Held, broker_name: str
 ) -> PutRequest:
     """Make the request of one held message, whose reply carries its recall handle."""
-    handle = RecallHandle(message.topic, broker_name, held.due_ms, unique_key, held.offset)
-    queue_id = message.queue_id
+    topic, queue_id = message.topic, message.queue_id
 
     def answer(results: list[PutResult]) -> RemotingCommand:
         (result,) = results
@@ -72,7 +71,8 @@ def recallable(
             return replies.refusal(command, result.status, result.remark)
         ids, flushed = replies.message_id(held.offset), result.status is PutStatus.PUT_OK
         reply = replies.stored(command.serialize_type, command.opaque, ids, queue_id, 0, unique_key, flushed)
-        reply.ext["recallHandle"] = handle.encode()
+        # Only now: at the end of its turn a message with a delay key may have got another id.
+        reply.ext["recallHandle"] = RecallHandle(topic, broker_name, held.due_ms, unique_key, held.offset).encode()
         return reply
 
     request = PutRequest(answer)

@@ -80,8 +80,11 @@ class Replies:
                 result = results[number]
                 number += 1
             if isinstance(entry, PutSend):
-                offset, queue_offset = entry.offset, 0
-                if result is not None:
+                offset = queue_offset = 0
+                if result is None:
+                    if entry.held is not None:
+                        offset = entry.held.offset
+                else:
                     if result.status is not _PUT_OK:
                         self._fail(entry, result.status, result.remark)
                         continue

@@ -125,7 +125,7 @@ class Turn(DurableReplies):
         """
         queue_id = message.queue_id
         put: Put | None = None
-        offset = 0
+        held: Held | None = None
         outcome = None if self._before_put is None else self._before_put(message, now_ms)
         if outcome is None:
             try:
@@ -142,19 +142,19 @@ class Turn(DurableReplies):
                 raise NotYetError(self._end_early)
             return self.refusal(command, outcome.status, outcome.remark)
         else:
-            offset = outcome.offset
+            held = outcome
             self._held += 1
         entries = self._entries
         if not entries:
             self._schedule()
         self._messages += 1
         asker = None if command.flag & FLAG_ONEWAY else channel
-        if self._recall_name is not None and isinstance(outcome, Held):
-            request = recallable(self, command, message, unique_key, outcome, self._recall_name)
+        if self._recall_name is not None and held is not None:
+            request = recallable(self, command, message, unique_key, held, self._recall_name)
             request.asked_by(asker, command)
             entries.append(request)
         else:
-            entries.append(PutSend(asker, command, put, queue_id, unique_key, offset))
+            entries.append(PutSend(asker, command, put, queue_id, unique_key, held))
         return None
 
     def put_request(

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from broker.turns.recall_handle import RecallHandle
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode, ResponseCode
 from remoting.messages.message import join_batch
 from store.disk.errors import StoreFullError
-from store.put.pending_api import PendingName
+from store.put.pending_api import PendingName, PendingOrder, PendingVerb, PendingVerdict
 from tests.broker.core_rig import START_MS, Client, Rig, properties
 from tests.broker.test_large_batches import Hand, Rounds
 from tests.support.simdisk import SimDisk
@@ -92,6 +93,31 @@ def test_a_key_that_a_batch_has_twice(rig: Rig, mode: str, large: int) -> None:
     assert ids[1] == ids[-1]
     assert plugin.pending_count() == before + 1 + large
     assert waiting(plugin, "k") == ((b"1", DUE_MS) if mode == "keep" else (b"2", DUE_MS + 5))
+
+
+@pytest.mark.parametrize("recalls", ["true", "false"])
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_the_answer_names_the_message_also_if_the_one_that_it_would_have_replaced_went_meanwhile(
+    tmp_path: Path, flush: str, recalls: str
+) -> None:
+    settings = {"flushDiskType": flush, "recallMessageEnable": recalls, **SMALL}
+    rig = Rig(tmp_path / "store", DelayPlugin(), files=SimDisk(), **settings)
+    client, plugin = rig.client(), rig.core.plugins[0]
+    first = submit(client, keyed("k"), b"1")
+    first = replies(rig, client)[first]
+    second = submit(client, keyed("k", "replace", DUE_MS + 5), b"2")
+    name = PendingName(topic="T", key="k")
+    assert (
+        plugin.pending.change(PendingOrder(verb=PendingVerb.CANCEL, name=name), START_MS).verdict is PendingVerdict.DONE
+    )
+    second = replies(rig, client)[second]
+    assert second.code == 0
+    assert second.ext["msgId"] != first.ext["msgId"]
+    (waits,) = plugin.list_pending(None, 10)
+    assert second.ext["msgId"].endswith(f"{waits.offset:016X}")
+    if recalls == "true":
+        assert RecallHandle.decode(second.ext["recallHandle"]).offset == waits.offset
+    rig.close()
 
 
 @pytest.mark.parametrize("mode", MODES)
