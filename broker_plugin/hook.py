@@ -52,7 +52,6 @@ from store.put.plugin_api import Held, HeldBatch, OneByOne, PutStatus, Refused
 
 if TYPE_CHECKING:
     from broker_plugin.sweeper import Sweeper
-    from store.disk.flusher import Flusher
     from store.spill.rows.block import Block
     from store.spill.spill_store import SpillStore
 
@@ -73,10 +72,8 @@ class Gate:
 
     Args:
         spill: where held messages go.
-        sweeper: is offered every block.
-        flusher: reports when a block is synced (``flush_sync``).
+        sweeper: is offered every block, in the order of the journal.
         store_host: the broker's address, as records hold it.
-        flush_sync: SYNC_FLUSH: nothing is armed before it is synced.
         max_delay_ms: longest delay; None: no limit.
         max_body_bytes: longest body.
         max_record_bytes: longest record that will be accepted when it is due.
@@ -87,11 +84,9 @@ class Gate:
         self,
         spill: SpillStore,
         sweeper: Sweeper,
-        flusher: Flusher,
         store_host: bytes,
         stats: Stats,
         *,
-        flush_sync: bool,
         max_delay_ms: int | None,
         max_body_bytes: int,
         max_record_bytes: int,
@@ -99,10 +94,8 @@ class Gate:
     ) -> None:
         self._spill = spill
         self._sweeper = sweeper
-        self._flusher = flusher
         self._store_host = store_host
         self._stats = stats
-        self._flush_sync = flush_sync
         self._max_delay_ms = max_delay_ms
         self._most_ahead_ms = DUE_MAX_MS if max_delay_ms is None else max_delay_ms
         self._max_body_bytes = max_body_bytes
@@ -304,6 +297,7 @@ class Gate:
                 return
         for block in self._blocks:
             if held.offset in block.ids:
+                self._sweeper.publish_all()  # what was accepted before it first
                 self._withdrawn = True
                 self._spill.withdraw(block, held.offset)
                 if self.limits is not None:
@@ -337,9 +331,8 @@ class Gate:
                 ticket = keyed.begin()
             self._blocks = self._append(entries, asides)
             if keyed is not None:
-                ticket = keyed.commit(ticket, self._blocks)
+                ticket = self._commit_keyed(keyed, ticket)
         except StoreError:
-            self.take_out(self._blocks)  # they were written before a replacement failed
             if keyed is not None:
                 keyed.failed()
             if self.limits is not None:
@@ -352,17 +345,26 @@ class Gate:
             self.limits.turn_over(True)
             self.limits.committed(entries, more)
         for block in self._blocks:
-            soonest_ms = min(block.dues)
             ticket = block.ticket.joined(ticket)
-            if self._flush_sync:
-                self._flusher.submit(block.ticket, partial(self._synced, block, soonest_ms))
-            else:
-                self._sweeper.offer(block, soonest_ms)
+            if keyed is None:
+                self._sweeper.offer(block, min(block.dues))
         self._stats.accepted += len(entries) + len(more) + sum(map(len, asides))
         if self.tally is not None:
             frames = [frame.entries() for aside in asides for frame in aside.frames]
             self.tally.add_turn(topics, entries, more, *frames)
         return ticket
+
+    def _commit_keyed(self, keyed: KeyedTurn, ticket: Ticket | None) -> Ticket:
+        """Offer the turn's blocks and journal its replacements. Raises StoreError, and then none of it is pending."""
+        # One hold of the lock: what is refused because a replacement fails must not have been delivered by then.
+        with self._spill.lock:
+            for block in self._blocks:
+                self._sweeper.offer(block, min(block.dues))
+            try:
+                return keyed.commit(ticket)
+            except StoreError:
+                self.take_out(self._blocks)
+                raise
 
     def _append(self, entries: list[tuple[int, int, bytes]], asides: list[GateAside]) -> list[Block]:
         """Append as one frame, or as several if one would be too large; all or nothing."""
@@ -390,11 +392,7 @@ class Gate:
     def take_out(self, blocks: list[Block]) -> None:
         """Cancel the blocks of a failed turn that were written already: their senders get a refusal."""
         with self._spill.lock:
+            self._sweeper.publish_all()  # those that were offered are published nowhere else
             for block in blocks:
                 self._withdrawn = True
                 self._spill.withdraw_block(block)
-
-    def _synced(self, block: Block, soonest_ms: int, ok: bool) -> None:
-        # After a failed sync the sender was told that nothing is promised. The bytes are in the journal and will be
-        # written again, so the messages count as accepted once they are durable after all.
-        self._sweeper.offer(block, soonest_ms, None if ok else block.ticket)

@@ -154,10 +154,8 @@ class DelayPlugin:
         self.gate = Gate(
             spill,
             self.sweeper,
-            context.flusher,
             context.store_host,
             self.stats,
-            flush_sync=context.flush_sync,
             max_delay_ms=max_delay_sec * 1000 if max_delay_sec > 0 else None,
             max_body_bytes=config_number(config, "maxMessageSize", _MAX_BODY_BYTES),
             max_record_bytes=target.record_bytes_max if isinstance(target, BoundedTarget) else _MAX_RECORD_BYTES,

@@ -42,7 +42,6 @@ from broker_plugin.rules.states import State
 from broker_plugin.threads.clock import WAIT_MAX_MS, Clock
 from broker_plugin.threads.pace import BATCH_MAX, Pace
 from store.disk.errors import StoreClosedError, StoreError
-from store.spill.rows.model import Columns
 from timewheel import TimingWheel
 from timewheel.check import problems_of
 
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import RLock
 
-    from store.disk.ticket import Ticket
     from store.spill.rows.block import Block
     from store.spill.spill_store import SpillStore
 
@@ -81,7 +79,7 @@ STEP_BACK_MS = 20
 class Sweeper:
     """Arms what comes near and delivers what is due; `step` may be called from any thread, one at a time.
 
-    ``offer`` is for the network loop and the flusher; everything else takes the delivery lock itself.
+    ``offer`` is for the network loop; everything else takes the delivery lock itself.
     """
 
     def __init__(
@@ -111,8 +109,7 @@ class Sweeper:
         self._clock = clock
         self._armed_max = armed_max
         self._scan_max = scan_max
-        self._inbox: deque[tuple[Block, Ticket | None]] = deque()
-        self._unsynced: list[tuple[Block, Ticket]] = []
+        self._inbox: deque[Block] = deque()
         self._wheel = TimingWheel(now_ms)
         self._hand = Hand(hand_max)
         self._now_ms = now_ms
@@ -123,13 +120,14 @@ class Sweeper:
 
     # ------------------------------------------------------------------------------------------------ network loop
 
-    def offer(self, block: Block, soonest_ms: int, ticket: Ticket | None = None) -> None:
+    def offer(self, block: Block, soonest_ms: int) -> None:
         """Take a block that was accepted; its earliest due time decides whether the sweeper is woken.
 
-        With a ticket, the block's sync has failed: it is published when the ticket is done after all.
+        Blocks are offered in the order of the journal, and all are published here, in that order: a scan that found a
+        later one first would deliver it first.
         """
         # First the inbox, then `wake_ms`: in the other order the sweeper might sleep past this block.
-        self._inbox.append((block, ticket))
+        self._inbox.append(block)
         if soonest_ms < self.wake_ms or len(self._inbox) > INBOX_MAX:
             self.ring()
 
@@ -184,21 +182,9 @@ class Sweeper:
     def _publish(self, most: int) -> None:
         inbox = self._inbox
         while inbox and most > 0:
-            block, ticket = inbox.popleft()
-            if ticket is not None:
-                self._unsynced.append((block, ticket))
-                continue
-            # A block may be published already because a part of it was withdrawn: the rest must be armed all the same.
-            columns = Columns(block.dues, block.ids, block.refs) if block.published else self._spill.publish(block)
+            columns = self._spill.publish(inbox.popleft())
             most -= len(columns.refs)
             self.arm(columns.dues, columns.ids, columns.refs)
-        if self._unsynced:
-            waiting, self._unsynced = self._unsynced, []
-            for block, ticket in waiting:
-                if ticket.is_done():
-                    inbox.append((block, None))
-                else:
-                    self._unsynced.append((block, ticket))
 
     def _gather(self, now_ms: int) -> None:
         """Find due messages and take them into the hand; hand the excess over to recovery."""

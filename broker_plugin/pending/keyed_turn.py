@@ -11,7 +11,7 @@ check.) The refusal waits until that is durable, however often it must be tried 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker_plugin.pending.delay_keys import UNKNOWN_VERSION, DelayKeys, FirstStays, Taken
@@ -119,18 +119,16 @@ class KeyedTurn:
         self.keys.write([(one.taken.hash, one.taken.found.delay_id, one.due_ms) for one in self._replacing])
         return Ticket((self.keys.rows, self.keys.rows.written))
 
-    def commit(self, ticket: Ticket | None, blocks: Iterable[Block]) -> Ticket:
+    def commit(self, ticket: Ticket | None) -> Ticket:
         """Journal the replacements; returns the ticket of all that the answers wait for. Raises StoreError.
 
-        On an error the replaced messages are put back. The turn's blocks are published at once, also before their sync:
-        the next message with one of their keys must find them.
+        The turn's blocks are published at once: the next message with one of their keys must find them. On an error the
+        replaced messages are put back.
         """
         spill = self._spill
         under_way: list[_Replacement] = []
         with spill.lock:
-            if self.keys.fresh:
-                for block in blocks:
-                    spill.publish(block)
+            self._sweeper.publish_all()
             try:
                 for one in self._replacing:
                     # Each time: this one may replace what the one before has just journalled.

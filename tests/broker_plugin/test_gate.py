@@ -319,10 +319,8 @@ def test_the_largest_record_can_be_moved() -> None:
     limited = Gate(
         rig.spill,  # type: ignore[arg-type]
         rig.sweeper,
-        rig.flusher,
         HOST,
         rig.stats,
-        flush_sync=False,
         max_delay_ms=None,
         max_body_bytes=10_000,
         max_record_bytes=700,
@@ -340,39 +338,15 @@ def test_the_largest_record_can_be_moved() -> None:
     assert len(moved) <= 700
 
 
-def test_async_flush_arms_at_once() -> None:
+def test_what_is_accepted_is_armed_at_once_and_its_ticket_says_when_it_is_durable() -> None:
     rig = Rig()
     rig.sweep()
-    rig.send(at_ms=NOW + 5)
-    assert rig.spill.journal.synced == 0
+    rig.send(at_ms=NOW + 5, commit=False)
+    ticket = rig.gate.commit_turn()
     rig.run(NOW + 10)
     assert rig.target.late_ms == [0]
-
-
-def test_sync_flush_arms_when_the_journal_is_synced() -> None:
-    rig = Rig(flush_sync=True)
-    rig.sweep()
-    rig.send(at_ms=NOW + 5)
-    rig.run(NOW + 10)
-    assert rig.target.log == []
-    rig.flusher.step(NOW + 10)
-    assert rig.rung == 1
-    rig.run(NOW + 11)
-    assert rig.target.late_ms == [5]
-
-
-def test_a_sync_that_fails_arms_nothing_until_the_bytes_are_durable_after_all() -> None:
-    rig = Rig(flush_sync=True)
-    rig.spill.journal.broken = True
-    rig.send(at_ms=NOW + 5)
-    rig.flusher.step(NOW)
-    rig.run(NOW + 1000)
-    assert rig.target.log == []
-    rig.spill.journal.broken = False
-    rig.flusher.step(NOW + 1200)
-    rig.run(NOW + 1500)
-    assert rig.target.late_ms == [1250 - 5] or rig.target.late_ms[0] <= 1250
-    assert len(rig.target.log) == 1
+    assert ticket is not None
+    assert not ticket.is_done()
 
 
 @pytest.mark.parametrize("due_ms", [NOW - 10, NOW])

@@ -46,8 +46,8 @@ def order(offset: int, verb: PendingVerb = PendingVerb.CANCEL, **rest: int) -> P
 class Desk:
     """A whole plug-in in virtual time, and its desk."""
 
-    def __init__(self, seed: int = 1) -> None:
-        self.world = DelayWorld(seed)
+    def __init__(self, seed: int = 1, *, flush_sync: bool = False) -> None:
+        self.world = DelayWorld(seed, flush_sync=flush_sync)
 
     @property
     def desk(self) -> PendingDesk:

@@ -331,7 +331,6 @@ class Rig:
     def __init__(
         self,
         *,
-        flush_sync: bool = False,
         now_ms: int = START_MS,
         armed_max: int = 8192,
         hand_max: int = 1024,
@@ -349,7 +348,6 @@ class Rig:
         self.rows = MessageRows(SimDisk(), Path("/cancelled"), b"", 1 << 40)
         self.flusher = Flusher(self.clock)
         self.flusher.add(self.spill.journal, 500)
-        self.flush_sync = flush_sync
         self.armed_max = armed_max
         self.hand_max = hand_max
         self.scan_max = scan_max
@@ -386,10 +384,8 @@ class Rig:
         self.gate = Gate(
             self.spill,
             self.sweeper,
-            self.flusher,
             HOST,
             self.stats,
-            flush_sync=self.flush_sync,
             max_delay_ms=self.max_delay_ms,
             max_body_bytes=4 << 20,
             max_record_bytes=(4 << 20) + (64 << 10),
