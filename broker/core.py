@@ -198,7 +198,6 @@ class BrokerCore(BrokerParts):
                     store_id=store.store_id,
                     store_host=store.store_host,
                     config=config.values,
-                    flush_sync=store.options.flush_sync,
                     flusher=store.flusher,
                     checkpoint=store.checkpoint,
                     now_ms=clock,

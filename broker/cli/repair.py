@@ -8,7 +8,7 @@ The parts are repaired in this order, because each repair relies on the parts be
 4. journal and runs of the delay store (`store.spill.upkeep.repair`);
 5. ConsumeQueues and progress file, if the CommitLog was changed, or if a ConsumeQueue file does not have the configured
 size and no file tells which size is right: they are put aside, and the next start derives them again;
-6. the tables under ``config``: an unreadable table is replaced by its previous version (``.bak``).
+6. the tables under ``config``: an unreadable or missing table is replaced by the version before (``.bak``).
 
 Bytes that are removed or overwritten are saved under ``timewheel/aside/repair-NNNN`` first (`store.disk.aside`).
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from broker.config.broker_config import BrokerConfig
 from broker.tables.groups import SubscriptionGroups
+from broker.tables.json_files import JsonFile
 from broker.tables.offsets import ConsumerOffsets
 from broker.tables.topics import Topics
 from remoting.layout import CHECKPOINT, MANIFEST
@@ -214,9 +215,20 @@ class _Repair:
                     break
                 except StoreCorruptError as error:
                     self._next_version(folder / name, error)
+            self._put_previous(folder / name)
+
+    def _put_previous(self, path: Path) -> None:
+        """Put the version before in the place of a table, if a start would read that one."""
+        file = JsonFile(self.files, path)
+        file.load()
+        if file.is_previous:
+            moved = f", which is moved to {self.aside.move(path)}" if self.files.exists(path) else ", which is missing"
+            self.files.rename(file.bak, path)
+            self.files.sync_dir(path.parent)
+            self.aside.say(f"{path}{moved}: the version before is in its place")
 
     def _next_version(self, path: Path, error: StoreError) -> None:
-        """Put an unreadable table aside, and the version before it in its place."""
+        """Put a table aside of which no version can be read, and the version before it in its place."""
         before = path.with_name(f"{path.name}.bak")
         if self.files.exists(path):
             self.aside.say(f"{error}: moved to {self.aside.move(path)}")

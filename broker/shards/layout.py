@@ -114,19 +114,17 @@ class Layout:
         if sorted(wanted) != self.members:
             source = min(self.members, default=0)
             admit(source, sorted(wanted - {source, *self.members}))
-            self.members = sorted(wanted)
-            self.out = [index for index in self.out if index not in wanted]
-            self._save()
+            self._save(list(wanted), [index for index in self.out if index not in wanted])
         return self.members
 
     def take_out(self, index: int) -> None:
         """Note that a shard was drained. Raises StoreError."""
-        self.members = [member for member in self.members if member != index]
-        self.out = sorted({*self.out, index})
-        self._save()
+        self._save([member for member in self.members if member != index], [*self.out, index])
 
-    def _save(self) -> None:
-        self._file.save({"members": self.members, "out": self.out, "version": _VERSION})
+    def _save(self, members: list[int], out: list[int]) -> None:
+        members, out = sorted(members), sorted({*out})
+        self._file.save({"members": members, "out": out, "version": _VERSION})
+        self.members, self.out = members, out
 
 
 def refuse_shards(files: Files, store_dir: Path, broker_name: str) -> None:

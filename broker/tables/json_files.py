@@ -1,15 +1,10 @@
 """Apache's configuration files, ``config/<name>.json``: read with their quirks, replaced as a whole.
 
-If a file is missing, empty or unreadable, ``<name>.json.bak``, the version before, is read. Writing makes a copy of the
-file its ``.bak`` and then replaces the file, so both are whole at any moment, whoever reads them and whenever the
-process dies. An unreadable file does not become the ``.bak``: the next write puts it aside as ``<name>.json.aside``.
-Reading changes nothing, because commands read the files of a running broker. If both are broken it is an error: a
-broker that forgets its topics would delete their messages.
+If no version can be read it is an error: a broker that forgets its topics would delete their messages.
 """
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +12,12 @@ from remoting.errors import ProtocolError
 from remoting.json_dialect import dumps, loads
 from store.disk.errors import StoreCorruptError
 from store.disk.files import Files
+from store.disk.kept_file import KeptFile
 
 __all__ = ["DataVersion", "JsonFile"]
 
-_LOG = logging.getLogger(__name__)
 
-
-class JsonFile:
+class JsonFile(KeptFile):
     """One file under ``config/``.
 
     Args:
@@ -31,40 +25,14 @@ class JsonFile:
         path: Where the file lies; its directory is made when it is first written.
     """
 
-    __slots__ = ("_files", "_unreadable", "path")
+    __slots__ = ()
 
     def __init__(self, files: Files, path: Path) -> None:
-        self._files = files
-        self._unreadable = False  # as found by `load`
-        self.path = path
+        super().__init__(files, path, f"Put a good version in the place of {path}, or move both away to start empty.")
 
     def load(self) -> dict[str, Any] | None:
         """Read the document; None if there never was one. Raises StoreCorruptError if no version can be read."""
-        problems = []
-        for path in (self.path, self._bak):
-            if not self._files.exists(path):
-                continue
-            data = self._files.read_replaced(path)
-            if not data.strip(b"\x00 \t\r\n"):
-                problems.append(f"{path} is empty")
-                continue
-            try:
-                document = loads(data)
-            except ProtocolError as error:
-                problems.append(f"{path} at 0: {error}")
-                continue
-            if isinstance(document, dict):
-                if path != self.path:
-                    self._unreadable = bool(problems)
-                    why = "; ".join(problems) or f"{self.path} is missing"
-                    _LOG.warning("%s: the previous version is used", why)
-                return document
-            problems.append(f"{path} at 0: no JSON object")
-        if not problems or all(problem.endswith("is empty") for problem in problems):
-            return None
-        raise StoreCorruptError(
-            "; ".join(problems) + f". Put a good version in the place of {self.path}, or move both away to start empty."
-        )
+        return self.read(_object)
 
     def damage(self, name: str, problem: str) -> StoreCorruptError:
         """Make the error for a document that is JSON, but has something wrong at ``name``."""
@@ -82,7 +50,7 @@ class JsonFile:
 
     def save(self, document: dict[str, Any]) -> None:
         """Replace the file, durably. Raises StoreError."""
-        self.save_bytes(dumps(document))
+        self.replace(dumps(document))
 
     def save_tables(self, document: dict[str, Any]) -> None:
         """`save` for a thread: serializes piece by piece, so that others run meanwhile, even with 100,000 names.
@@ -96,22 +64,17 @@ class JsonFile:
                 parts.append(dumps(name) + b":{" + entries + b"}")
             else:
                 parts.append(dumps(name) + b":" + dumps(value))
-        self.save_bytes(b"{" + b",".join(parts) + b"}")
+        self.replace(b"{" + b",".join(parts) + b"}")
 
-    def save_bytes(self, data: bytes) -> None:
-        """Replace the file with a serialized document. Any thread. Raises StoreError."""
-        self._files.makedirs(self.path.parent)
-        if self._unreadable:
-            self._unreadable = False
-            if self._files.exists(self.path):
-                _LOG.warning("the unreadable %s is kept as %s", self.path, self._files.move_aside(self.path))
-        elif self._files.exists(self.path):
-            self._files.replace_file(self._bak, self._files.read_file(self.path))
-        self._files.replace_file(self.path, data)
 
-    @property
-    def _bak(self) -> Path:
-        return self.path.with_name(self.path.name + ".bak")
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        document = loads(data)
+    except ProtocolError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(document, dict):
+        raise ValueError("no JSON object")
+    return document
 
 
 class DataVersion:

@@ -260,7 +260,7 @@ class ConsumerOffsets:
 
     def save_bytes(self, data: bytes) -> None:
         """Replace the file; may be called from another thread. Raises StoreError."""
-        self._file.save_bytes(data)
+        self._file.replace(data)
 
     def save_failed(self) -> None:
         """Have the table written again by the next `take_changes`."""

@@ -133,7 +133,6 @@ class ShardCache:
                 store_id=store_id,
                 store_host=_NO_HOST,
                 config={"timewheelSegmentBytes": str(SEGMENT_BYTES), "flushIntervalCommitLog": str(_NEVER_MS)},
-                flush_sync=False,
                 flusher=self._flusher,
                 checkpoint=checkpoint,
                 warn=warn,

@@ -171,7 +171,6 @@ class PluginContext:
         "config",
         "directory",
         "files",
-        "flush_sync",
         "flusher",
         "now_ms",
         "store_host",
@@ -189,7 +188,6 @@ class PluginContext:
         store_id: bytes,
         store_host: bytes,
         config: Mapping[str, str],
-        flush_sync: bool,
         flusher: Flusher,
         checkpoint: DeliveryCheckpoint,
         now_ms: Callable[[], int] | None = None,
@@ -201,7 +199,6 @@ class PluginContext:
         self.store_id = store_id
         self.store_host = store_host
         self.config = config  # broker configuration, keys as in broker.conf
-        self.flush_sync = flush_sync  # SYNC_FLUSH
         self.flusher = flusher
         self.checkpoint = checkpoint
         self.now_ms = now_ms  # a clock to use instead of the plug-in's own (tests, simulation)
@@ -251,8 +248,8 @@ class Plugin(Protocol):
         """Write all messages that were held since the last call, as one frame by one write.
 
         Returns None if nothing was held, else a ticket for the flusher: under SYNC_FLUSH the host replies when it is
-        durable, and the plug-in arms the messages then. Under ASYNC_FLUSH they are armed at once. Raises StoreError if
-        the write failed: nothing of this turn is pending then, and the host answers SERVICE_NOT_AVAILABLE.
+        durable. The messages are armed at once. Raises StoreError if the write failed: nothing of this turn is pending
+        then, and the host answers SERVICE_NOT_AVAILABLE.
         """
         ...
 

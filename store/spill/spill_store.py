@@ -193,8 +193,8 @@ class SpillStore(SpillView):
     def publish(self, block: Block) -> Columns:
         """Make a block visible to `scan`, `find` and `read`; returns its columns, in accept order.
 
-        The caller arms what is below its frontier. Blocks may be published in any order. Every block must be
-        published or withdrawn, or its segment can never be spilled.
+        The caller arms what is below its frontier. Nothing here depends on the order of blocks, but scans find what is
+        published. Every block must be published or withdrawn, or its segment can never be spilled.
 
         Raises StoreError for a block that was published before.
         """

@@ -1,8 +1,6 @@
 """The broker's tables: topics, groups, offsets, clients, locks, and the files that keep them."""
 
-import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,95 +63,6 @@ def test_a_broken_file_is_read_from_the_version_before(tmp_path, broken):
     file.save({"n": 2})
     file.path.write_bytes(broken)
     assert file.load() == {"n": 1}
-
-
-def test_an_unreadable_file_is_kept_by_the_next_write_and_reading_changes_nothing(tmp_path):
-    file = JsonFile(Files(), tmp_path / "a.json")
-    for number in (1, 2):
-        file.save({"n": number})
-    file.path.write_bytes(b"{")
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert file.load() == {"n": 1}
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    for number in (3, 4):
-        file.save({"n": number})
-        assert (tmp_path / "a.json.aside").read_bytes() == b"{"
-        assert json.loads(file.path.read_bytes()) == {"n": number}
-        assert json.loads((tmp_path / "a.json.bak").read_bytes()) == {"n": 1 if number == 3 else 3}
-
-
-class Filmed(Files):
-    """Keeps what the directory holds before and after each change of a name."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self._directory = directory
-        self.frames: list[dict[str, bytes]] = []
-
-    def shoot(self) -> None:
-        frame = {path.name: path.read_bytes() for path in self._directory.iterdir()}
-        if frame not in self.frames[-1:]:
-            self.frames.append(frame)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self.shoot()
-        super().rename(source, target)
-        self.shoot()
-
-    def remove(self, path: Path) -> None:
-        self.shoot()
-        super().remove(path)
-        self.shoot()
-
-
-class Overtaken(Files):
-    """Another process makes its next changes before one look of this one."""
-
-    def __init__(self, at_look: int, then: Callable[[], object]) -> None:
-        super().__init__()
-        self._looks_left = at_look
-        self._then = then
-
-    def _look(self) -> None:
-        self._looks_left -= 1
-        if self._looks_left == 0:
-            self._then()
-
-    def exists(self, path: Path) -> bool:
-        self._look()
-        return super().exists(path)
-
-    def read_file(self, path: Path) -> bytes:
-        self._look()
-        return super().read_file(path)
-
-
-def test_a_command_that_reads_while_the_broker_writes_sees_a_whole_version_and_changes_nothing(tmp_path):
-    written, read = tmp_path / "written", tmp_path / "read"
-    written.mkdir()
-    read.mkdir()
-    film = Filmed(written)
-    file = JsonFile(film, written / "a.json")
-    for number in range(4):
-        file.save({"n": number})
-    film.shoot()
-    frames = [frame for frame in film.frames if "a.json" in frame or "a.json.bak" in frame]
-
-    def show(frame: dict[str, bytes]) -> None:
-        for path in read.iterdir():
-            path.unlink()
-        for name, data in frame.items():
-            (read / name).write_bytes(data)
-
-    for first, second in itertools.combinations_with_replacement(frames, 2):
-        for look in range(1, 6):
-            show(first)
-            document = JsonFile(Overtaken(look, lambda frame=second: show(frame)), read / "a.json").load()
-            assert document is not None
-            newest = max(json.loads(first[name])["n"] for name in first if not name.endswith(".tmp"))
-            assert document["n"] >= newest, "a version older than one that could be read before"
-            now = {path.name: path.read_bytes() for path in read.iterdir()}
-            assert now in (first, second)
 
 
 def test_two_broken_versions_are_an_error_that_names_both(tmp_path):

@@ -1,7 +1,7 @@
 """Messages of one queue with one due time are delivered in the order in which they were accepted, turn by turn.
 
-The turns differ in what they need: one has a new delay key, which must be found at once; one is refused in part; one
-waits for its sync longer than the next one. Recovery or the sweeper may look at any moment between them.
+The turns differ in what they need: one has a new delay key, which must be found at once; one is refused in part. The
+sweeper or recovery looks between them, and nothing was synced yet.
 """
 
 from __future__ import annotations

@@ -65,7 +65,6 @@ class Host:
             store_id=self.store.store_id,
             store_host=HOST,
             config=config or {},
-            flush_sync=flush_sync,
             flusher=self.store.flusher,
             checkpoint=self.store.checkpoint,
             warn=self.warnings.append,

@@ -123,6 +123,28 @@ def test_a_damaged_table_does_not_replace_the_good_one_before_it(lives: list[Lif
     Machine(store, lives[0].end_ms).close()
 
 
+@pytest.mark.parametrize("damage", [b"{{", b"", None])
+def test_a_table_with_a_good_version_before_it_is_mended_by_the_command(
+    damage: bytes | None, lives: list[Life], tmp_path: Path
+) -> None:
+    store = _copy(lives[0], tmp_path)
+    table = store / "config" / "topics.json"
+    good = table.read_bytes()
+    table.with_name("topics.json.bak").write_bytes(good)
+    if damage is None:
+        table.unlink()
+    else:
+        table.write_bytes(damage)
+    settings = [word for name, value in VALUES.items() for word in ("--set", f"{name}={value}")]
+    found = CliRunner().invoke(check_command, [str(store), *settings])
+    assert (found.exit_code, "topics.json" in found.output) == (1, True), found.output
+    mended = CliRunner().invoke(check_command, [str(store), "--repair", *settings])
+    assert mended.exit_code == 0, mended.output
+    assert f"{table}, which is m" in mended.output
+    assert table.read_bytes() == good
+    assert CliRunner().invoke(check_command, [str(store), *settings]).exit_code == 0
+
+
 def test_a_damaged_page_of_a_run_costs_no_message(lives: list[Life], tmp_path: Path) -> None:
     """Its records say themselves what the page said of them."""
     store = _copy(lives[0], tmp_path)

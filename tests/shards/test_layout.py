@@ -14,7 +14,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.key import ConfigError
 from broker.shards.layout import SHARDS_MAX, Layout, refuse_shards
 from broker.shards.start import check_ports, own_settings
-from store.disk.errors import StoreCorruptError
+from store.disk.errors import StoreCorruptError, StoreFullError
 from store.disk.files import Files
 
 
@@ -50,6 +50,23 @@ def test_a_shard_that_is_out_is_not_missed(tmp_path: Path) -> None:
     assert layout(tmp_path).out == [1]
     assert layout(tmp_path).choose(3, "b") == [0, 1, 2], "it comes back when more are wanted"
     assert layout(tmp_path).out == []
+
+
+def test_what_could_not_be_written_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the drain would never try again."""
+    known = layout(tmp_path)
+    known.choose(3, "b")
+
+    def full(*_: object) -> None:
+        raise StoreFullError("no space")
+
+    with monkeypatch.context() as context:
+        context.setattr(Files, "replace_file", full)
+        with pytest.raises(StoreFullError):
+            known.take_out(1)
+    assert (known.members, known.out) == ([0, 1, 2], [])
+    known.take_out(1)
+    assert (layout(tmp_path).members, layout(tmp_path).out) == ([0, 2], [1])
 
 
 @pytest.mark.parametrize("count", [0, -1, 65])

@@ -413,10 +413,14 @@ class Ledger:
             raise Violation(Kind.EARLY, f"{where}: {message} is early: the clock showed {wall_ms}, due at {due_ms}")
 
     def _check_order(self, entry: Entry, message: Sent) -> None:
-        """Equal due times of one topic and queue in the order of their acceptance; so, too, what is sent now."""
+        """Equal due times of one topic and queue in the order of their acceptance; so, too, what is sent now.
+
+        What was moved, or may have replaced another by its delay key, has no certain place.
+        """
+        note = message.note
         if (
             message.kind in ("level", "half", "wild")
-            or message.note is not None
+            or (note is not None and (note.as_version or note.mode == "replace"))
             or (message.kind == "timed" and (len(message.dues) > 1 or 0 not in message.dues))
         ):
             return

@@ -163,7 +163,6 @@ class Broker:
                 store_id=self.store.store_id,
                 store_host=HOST,
                 config={},
-                flush_sync=False,
                 flusher=self.store.flusher,
                 checkpoint=self.store.checkpoint,
                 now_ms=lambda: self.now_ms,

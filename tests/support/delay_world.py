@@ -106,7 +106,6 @@ class DelayWorld:
                 store_id=self.store.store_id,
                 store_host=HOST,
                 config=CONFIG,
-                flush_sync=self.flush_sync,
                 flusher=self.store.flusher,
                 checkpoint=self.store.checkpoint,
                 now_ms=self.clock,
