@@ -64,8 +64,6 @@ def drain_command(shard: str, store: Path, may_stay: tuple[str, ...], undo: bool
             raise click.ClickException(f"no broker runs on {store}: start it with --shards {count}, then drain")
         files.makedirs(mark.parent)
         files.replace_file(mark, "\n".join(may_stay).encode())
-        if index in Layout(files, store).out:  # another drain ended meanwhile: this mark would never be removed
-            files.remove(mark)
         if no_wait:
             say(f"shard {index} is being drained")
         else:

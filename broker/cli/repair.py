@@ -23,6 +23,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.tables.groups import SubscriptionGroups
 from broker.tables.json_files import JsonFile
 from broker.tables.offsets import ConsumerOffsets
+from broker.tables.request_modes import RequestModes
 from broker.tables.topics import Topics
 from remoting.layout import CHECKPOINT, MANIFEST
 from remoting.layout.table import Table
@@ -33,6 +34,7 @@ from store.disk.checkpoint import DeliveryCheckpoint
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.disk.files import Files
 from store.disk.identity import FORMAT_VERSION, identity_text, store_identity
+from store.disk.kept_file import KeptFile
 from store.levels.delay_offsets import DelayOffsets
 from store.log.log_repair import repair_log
 from store.options import StoreOptions
@@ -206,6 +208,7 @@ class _Repair:
             "topics.json": lambda path: Topics(self.files, path, now).load(),
             "subscriptionGroup.json": lambda path: SubscriptionGroups(self.files, path, now).load(),
             "consumerOffset.json": lambda path: ConsumerOffsets(self.files, path, now).load(),
+            "messageRequestMode.json": lambda path: RequestModes(self.files, path).load(),
             "delayOffset.json": lambda path: DelayOffsets(self.files, path),
         }
         for name, load in loads.items():
@@ -215,20 +218,24 @@ class _Repair:
                     break
                 except StoreCorruptError as error:
                     self._next_version(folder / name, error)
-            self._put_previous(folder / name)
+            if name == "delayOffset.json":
+                self._put_previous(DelayOffsets(self.files, folder / name).file)
+            else:
+                file = JsonFile(self.files, folder / name)
+                file.load()
+                self._put_previous(file)
 
-    def _put_previous(self, path: Path) -> None:
+    def _put_previous(self, file: KeptFile) -> None:
         """Put the version before in the place of a table, if a start would read that one."""
-        file = JsonFile(self.files, path)
-        file.load()
         if file.is_previous:
+            path = file.path
             moved = f", which is moved to {self.aside.move(path)}" if self.files.exists(path) else ", which is missing"
             self.files.rename(file.bak, path)
             self.files.sync_dir(path.parent)
             self.aside.say(f"{path}{moved}: the version before is in its place")
 
     def _next_version(self, path: Path, error: StoreError) -> None:
-        """Put a table aside of which no version can be read, and the version before it in its place."""
+        """Put a table aside that no start accepts, and the version before it in its place."""
         before = path.with_name(f"{path.name}.bak")
         if self.files.exists(path):
             self.aside.say(f"{error}: moved to {self.aside.move(path)}")

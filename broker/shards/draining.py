@@ -57,7 +57,7 @@ def left_of(state: dict[str, Any], may_stay: frozenset[str]) -> dict[str, Any]:
 def finish_taking_out(layout: Layout, files: Files, changes: SharedChanges) -> None:
     """Forget the changes of shards that are out, and remove their marks. Raises StoreError.
 
-    A start does it again, as a crash may have left it undone: a shard that comes back would make old changes over the
+    A start does it, too, as a crash may have left it undone: a shard that comes back would make old changes over the
     tables that it inherits, and would be drained at once.
     """
     for index in layout.out:
@@ -102,6 +102,8 @@ class Draining:
         for index in self._keeper.in_state(ShardState.ENDED):
             if index in self._layout.members:
                 self._take_out(index)
+        # Each time: it may have failed before, and another ``timewheel drain`` may have made a mark since.
+        finish_taking_out(self._layout, self._files, self._changes)
 
     async def _permit(self, index: int, permission: str) -> None:
         reply = await self._front.ask(index, PERMIT, {"brokerPermission": permission})
@@ -128,9 +130,8 @@ class Draining:
             self._keeper.end(index)
 
     def _take_out(self, index: int) -> None:
-        self._layout.take_out(index)  # from here on a start finishes it
+        self._layout.take_out(index)
         self._front.forget_routes(index)
-        finish_taking_out(self._layout, self._files, self._changes)
         self._read_only.discard(index)
         self._empty.discard(index)
         _LOG.warning("%s is out; its directory %s stays", self._name(index), self._layout.directory(index))

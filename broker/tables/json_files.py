@@ -28,7 +28,8 @@ class JsonFile(KeptFile):
     __slots__ = ()
 
     def __init__(self, files: Files, path: Path) -> None:
-        super().__init__(files, path, f"Put a good version in the place of {path}, or move both away to start empty.")
+        hint = f"Put a good version in the place of {path}, or move both away to start empty."
+        super().__init__(files, path, hint, blank=b"\x00 \t\r\n")
 
     def load(self) -> dict[str, Any] | None:
         """Read the document; None if there never was one. Raises StoreCorruptError if no version can be read."""

@@ -1,8 +1,8 @@
 """`KeptFile`: a small file that is replaced as a whole, and its version before, ``<name>.bak``.
 
-Each write makes a copy of the file its ``.bak`` and then replaces the file. So both are whole at any moment, whoever
-reads them and whenever the process dies. A read falls back to ``.bak`` if the file is missing, empty or unreadable. The
-next write must not make such a file the ``.bak``, so it keeps a copy as ``<name>.aside`` instead. A read changes
+A write first makes the file's content its ``.bak`` and then replaces the file. So both are whole at any moment, whoever
+reads them and whenever the process dies. A read takes ``.bak`` if the file is missing, empty or nothing that it
+understands. The next write does not make such content the ``.bak``: it keeps it as ``<name>.aside``. A read changes
 nothing, because commands read the files of a running broker.
 """
 
@@ -19,25 +19,26 @@ from store.disk.files import Files
 __all__ = ["KeptFile"]
 
 _LOG = logging.getLogger(__name__)
-_BLANK = b"\x00 \t\r\n"
 _T = TypeVar("_T")
 
 
 class KeptFile:
-    """See the module's text.
+    """See the module's text. One thread at a time; call `read` before the first `replace`.
 
     Args:
         files: The door to the disk.
         path: Where the file lies; its directory is made when it is first written.
         hint: What to do if no version can be read.
+        blank: Bytes of which a file may consist that counts as empty.
     """
 
-    __slots__ = ("_files", "_hint", "_is_aside", "is_previous", "path")
+    __slots__ = ("_blank", "_files", "_hint", "_unreadable", "is_previous", "path")
 
-    def __init__(self, files: Files, path: Path, hint: str) -> None:
+    def __init__(self, files: Files, path: Path, hint: str, blank: bytes = b" \t\r\n") -> None:
         self._files = files
         self._hint = hint
-        self._is_aside = False  # whether a copy of an unreadable file was made since the last `read`
+        self._blank = blank
+        self._unreadable: bytes | None = None  # the content of which the last `read` could make nothing
         self.path = path
         self.is_previous = False
         """True if the last `read` had to take the version before."""
@@ -50,50 +51,56 @@ class KeptFile:
     def read(self, parse: Callable[[bytes], _T]) -> _T | None:
         """Read the newest version that ``parse`` takes (it raises ValueError for others); None if there never was one.
 
-        Raises StoreCorruptError if no version can be read.
+        Raises StoreCorruptError if no version can be read, StoreError if the disk cannot read one.
         """
-        self.is_previous = self._is_aside = False
-        empty, broken = [], []
+        unreadable: bytes | None = None
+        problems: list[str] = []
+        is_broken = False
         for path in (self.path, self.bak):
             if not self._files.exists(path):
                 continue
             data = self._files.read_replaced(path)
-            if not data.strip(_BLANK):
-                empty.append(f"{path} is empty")
-                continue
             try:
-                found = parse(data)
+                if data.strip(self._blank):
+                    found = parse(data)
+                    self._unreadable, self.is_previous = unreadable, path != self.path
+                    if self.is_previous:
+                        why = "; ".join(problems) or f"{self.path} is missing"
+                        _LOG.warning("%s: the version before is used", why)
+                    return found
+                problems.append(f"{path} is empty")
             except ValueError as error:
-                broken.append(f"{path} at 0: {error}")
-                continue
-            if path != self.path:
-                self.is_previous = True
-                why = "; ".join(empty + broken) or f"{self.path} is missing"
-                _LOG.warning("%s: the previous version is used", why)
-            return found
-        if broken:
-            raise StoreCorruptError(f"{'; '.join(empty + broken)}. {self._hint}")
+                is_broken = True
+                problems.append(f"{path} at 0: {error}")
+            if path == self.path:
+                unreadable = data
+        if is_broken:
+            raise StoreCorruptError(f"{'; '.join(problems)}. {self._hint}")
+        if problems:
+            _LOG.warning("%s: it counts as a file that was never written", "; ".join(problems))
+        self._unreadable, self.is_previous = unreadable, False
         return None
 
     def replace(self, data: bytes) -> None:
-        """Write a new version, durably. Any thread. Raises StoreError."""
+        """Write a new version, durably. Raises StoreError."""
         self._files.makedirs(self.path.parent)
         if self._files.exists(self.path):
             self._keep()
         self._files.replace_file(self.path, data)
-        self.is_previous = False
 
     def _keep(self) -> None:
-        """Keep the version that is about to be replaced."""
+        """Keep the content that is about to be replaced."""
         try:
             before = self._files.read_file(self.path)
         except StoreError as error:
             _LOG.warning("no copy is made of the version that is replaced: %s", error)
             return
-        if not self.is_previous:
+        if before != self._unreadable:
             self._files.replace_file(self.bak, before)
-        elif not self._is_aside and before.strip(_BLANK):
-            aside = self._files.free_name(self.path.with_name(f"{self.path.name}.aside"))
+        elif before.strip(self._blank):
+            aside = self.path.with_name(f"{self.path.name}.aside")
+            if self._files.exists(aside) and self._files.read_file(aside) == before:
+                return  # of a write that failed behind it
+            aside = self._files.free_name(aside)
             self._files.replace_file(aside, before)
-            self._is_aside = True
             _LOG.warning("the unreadable %s is kept as %s", self.path, aside)

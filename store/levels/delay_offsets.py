@@ -25,14 +25,14 @@ _HINT = (
 class DelayOffsets:
     """The file, and its version before (`store.disk.kept_file`)."""
 
-    __slots__ = ("_counter", "_file", "_written", "offsets")
+    __slots__ = ("_counter", "_written", "file", "offsets")
 
     def __init__(self, files: Files, path: Path) -> None:
         """Read the file. Raises `StoreCorruptError` if no version of it can be read."""
-        self._file = KeptFile(files, path, _HINT)
+        self.file = KeptFile(files, path, _HINT)
         self._counter = 0
         self._written: dict[int, int] | None = None
-        self.offsets: dict[int, int] = self._file.read(self._parse) or {}
+        self.offsets: dict[int, int] = self.file.read(self._parse) or {}
 
     def write(self, offsets: dict[int, int], now_ms: int) -> None:
         """Replace the file, keeping the old one as backup, unless it says this already."""
@@ -42,7 +42,7 @@ class DelayOffsets:
         self._counter += 1
         version = {"counter": self._counter, "stateVersion": 0, "timestamp": now_ms}
         table = b",".join(b"%d:%d" % pair for pair in offsets.items())
-        self._file.replace(b'{"dataVersion":' + dumps(version) + b',"offsetTable":{' + table + b"}}")
+        self.file.replace(b'{"dataVersion":' + dumps(version) + b',"offsetTable":{' + table + b"}}")
         self._written = offsets
 
     def _parse(self, data: bytes) -> dict[int, int]:

@@ -11,8 +11,10 @@ import store.disk.files as store_files
 from broker.cli.check import check_command
 from broker.cli.repair import repair_store
 from broker.config.broker_config import BrokerConfig
+from broker.tables.request_modes import RequestModes
 from broker.tables.topic_config import TopicConfig
 from store.disk.errors import StoreCorruptError, StoreFormatError
+from store.disk.files import Files
 from tests.support import damage_world
 from tests.support.damage_world import (
     QUEUES,
@@ -123,24 +125,28 @@ def test_a_damaged_table_does_not_replace_the_good_one_before_it(lives: list[Lif
     Machine(store, lives[0].end_ms).close()
 
 
-@pytest.mark.parametrize("damage", [b"{{", b"", None])
+@pytest.mark.parametrize("name", ["topics", "messageRequestMode", "delayOffset"])
+@pytest.mark.parametrize("damage", [b"{{", b"", b'{"offsetTable":{"1":"x"},"topicConfigTable":{"T":1}}', None])
 def test_a_table_with_a_good_version_before_it_is_mended_by_the_command(
-    damage: bytes | None, lives: list[Life], tmp_path: Path
+    name: str, damage: bytes | None, lives: list[Life], tmp_path: Path
 ) -> None:
     store = _copy(lives[0], tmp_path)
-    table = store / "config" / "topics.json"
+    table = store / "config" / f"{name}.json"
+    if name == "messageRequestMode":
+        RequestModes(Files(), table).put("T", "g", ("POP", 0), lambda: None)
+        damage = damage and b'{"messageRequestModeMap":{"T":1}}'
     good = table.read_bytes()
-    table.with_name("topics.json.bak").write_bytes(good)
+    table.with_name(f"{name}.json.bak").write_bytes(good)
     if damage is None:
         table.unlink()
     else:
         table.write_bytes(damage)
     settings = [word for name, value in VALUES.items() for word in ("--set", f"{name}={value}")]
     found = CliRunner().invoke(check_command, [str(store), *settings])
-    assert (found.exit_code, "topics.json" in found.output) == (1, True), found.output
+    assert (found.exit_code, table.name in found.output) == (1, True), found.output
     mended = CliRunner().invoke(check_command, [str(store), "--repair", *settings])
     assert mended.exit_code == 0, mended.output
-    assert f"{table}, which is m" in mended.output
+    assert str(table) in mended.output
     assert table.read_bytes() == good
     assert CliRunner().invoke(check_command, [str(store), *settings]).exit_code == 0
 

@@ -170,6 +170,7 @@ class Ledger:
         self.undone: set[int] = set()  # delivered once, and pending again since the power took the delivery
         self.unflushed: list[int] = []  # acknowledged, and not known to be durable by the ledger's own clock
         self._last: dict[tuple[str, int, int, int], int] = {}
+        self._unplaced: frozenset[int] = frozenset()  # with a key, pending when the power failed
 
     def clone(self) -> Ledger:
         """The same knowledge, to go on elsewhere."""
@@ -418,10 +419,10 @@ class Ledger:
         What was moved, or may have replaced another by its delay key, has no certain place.
         """
         note = message.note
-        if (
-            message.kind in ("level", "half", "wild")
-            or (note is not None and (note.as_version or note.mode == "replace"))
-            or (message.kind == "timed" and (len(message.dues) > 1 or 0 not in message.dues))
+        if note is not None and (note.as_version != 0 or note.mode == "replace" or message.number in self._unplaced):
+            return
+        if message.kind in ("level", "half", "wild") or (
+            message.kind == "timed" and (len(message.dues) > 1 or 0 not in message.dues)
         ):
             return
         if message.kind == "timed" and not (self.order_holds and message.held):
@@ -439,6 +440,9 @@ class Ledger:
     def crashed(self, power: bool, log_synced: int, journal_synced: int) -> None:
         """Everything ended. Under ASYNC_FLUSH a power cut takes what was not synced: the arguments tell."""
         self.crashes += 1
+        if power:  # a change of the key's message that kept it from its place may be lost
+            pending = {number for number, message in self.sent.items() if message.note and number not in self.delivered}
+            self._unplaced |= pending
         self.desk.running = None
         self.unflushed.clear()
         for message in self.sent.values():

@@ -133,7 +133,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("broken", [b"", b"{", b"\0" * 9])
+@pytest.mark.parametrize("broken", [b"", b"{", b"\0" * 9, b'[{"offsetTable":{1:2}}]'])
 @pytest.mark.parametrize("fails_at", range(14))
 def test_no_failure_and_no_power_cut_takes_both_versions(kind: str, broken: bytes, fails_at: int) -> None:
     """The file is damaged. One write fails at any call, the power fails in any call of the next one."""
@@ -193,14 +193,30 @@ def test_a_failing_disk_is_not_filled_with_copies_of_an_unreadable_file() -> Non
         disk.fail_at("rename", {1 if disk.exists(PATH.with_name("a.json.aside")) else 2}, StoreError("it fails"))
         with pytest.raises(StoreError, match="it fails"):
             file.save({"n": 2})
-    disk.fault = None
+        disk.fault = None
+        file = JsonFile(disk, PATH)  # after a restart
+        assert file.load() == {"n": 1}
     file.save({"n": 2})
     assert disk.listdir(PATH.parent) == ["a.json", "a.json.aside", "a.json.bak"]
 
 
-def test_without_a_good_version_the_error_names_all_and_says_what_to_do(tmp_path: Path) -> None:
+def test_a_version_whose_name_could_not_be_synced_becomes_the_version_before() -> None:
+    disk = _disk(1, b"{", b'{"n":1}')
+    file = JsonFile(disk, PATH)
+    assert file.load() == {"n": 1}
+    disk.fail_at("sync_dir", {2}, StoreError("it fails"))  # the first is that of the aside
+    with pytest.raises(StoreError, match="it fails"):
+        file.save({"n": 2})
+    disk.fault = None
+    file.save({"n": 3})
+    assert json.loads(disk.read_file(BAK)) == {"n": 2}
+    assert disk.listdir(PATH.parent) == ["a.json", "a.json.aside", "a.json.bak"]
+
+
+@pytest.mark.parametrize("damage", [b"{", b"\0" * 9, b'{"offsetTable":{"1":"x"}}'])
+def test_without_a_good_version_the_error_names_all_and_says_what_to_do(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "delayOffset.json"
-    path.write_bytes(b"{")
-    path.with_name("delayOffset.json.bak").write_bytes(b"\0")
-    with pytest.raises(StoreCorruptError, match=r"bak is empty; .*json at 0: .*to have every level message"):
+    path.write_bytes(damage)
+    path.with_name("delayOffset.json.bak").write_bytes(b" ")
+    with pytest.raises(StoreCorruptError, match=r"json at 0: .*bak is empty\. .*to have every level message"):
         DelayOffsets(Files(), path)
