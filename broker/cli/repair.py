@@ -212,18 +212,18 @@ class _Repair:
             "delayOffset.json": lambda path: DelayOffsets(self.files, path),
         }
         for name, load in loads.items():
+            table = JsonFile(self.files, folder / name)
             for _ in range(2):
                 try:
-                    load(folder / name)
+                    load(table.path)
                     break
                 except StoreCorruptError as error:
-                    self._next_version(folder / name, error)
+                    self._next_version(table, error)
             if name == "delayOffset.json":
-                self._put_previous(DelayOffsets(self.files, folder / name).file)
+                self._put_previous(DelayOffsets(self.files, table.path).file)
             else:
-                file = JsonFile(self.files, folder / name)
-                file.load()
-                self._put_previous(file)
+                table.load()
+                self._put_previous(table)
 
     def _put_previous(self, file: KeptFile) -> None:
         """Put the version before in the place of a table, if a start would read that one."""
@@ -234,9 +234,9 @@ class _Repair:
             self.files.sync_dir(path.parent)
             self.aside.say(f"{path}{moved}: the version before is in its place")
 
-    def _next_version(self, path: Path, error: StoreError) -> None:
+    def _next_version(self, file: KeptFile, error: StoreError) -> None:
         """Put a table aside that no start accepts, and the version before it in its place."""
-        before = path.with_name(f"{path.name}.bak")
+        path, before = file.path, file.bak
         if self.files.exists(path):
             self.aside.say(f"{error}: moved to {self.aside.move(path)}")
             if self.files.exists(before):
