@@ -107,6 +107,7 @@ class Bulk:
             )
         tickets: list[Ticket] = []
         answers: list[PendingAnswer] = []
+        moved = 0
         has_time = self._looker.time_left()
         for place, (wanted_ms, offset) in enumerate(wanted):
             order = PendingOrder(verb=verb, name=PendingName(offset=offset), due_ms=due_ms, by_ms=by_ms)
@@ -114,8 +115,9 @@ class Bulk:
                 if answers and not has_time():
                     raise OutOfTimeError
                 answers.append(self._changes.move(order, now_ms, tickets))
+                moved += answers[-1].verdict is _V.DONE
             except StoreError as error:
-                if not tickets:
+                if not moved and not (answers and isinstance(error, OutOfTimeError)):
                     raise
                 if later:
                     answers.append(_failed(offset, wanted_ms, error))
@@ -126,7 +128,7 @@ class Bulk:
                 self._looker.pause()
         if tickets:
             # The last ticket covers the others: all of them are positions of one journal.
-            self._changes.wait_of(tickets[-1], len(answers))
+            self._changes.wait_of(tickets[-1], moved)
         return answers, looked_at, cursor
 
     def _gather(

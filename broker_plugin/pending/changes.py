@@ -7,8 +7,7 @@ command slow but no delivery late. If that sync fails, the caller gets the error
 as the journal has it.
 
 A delivery that a failing disk refused may have left its records behind the log's end, and after a crash they would
-count as delivered. Before a change the target makes sure that they are gone (`SettlingTarget`). If it cannot, the
-change fails and nothing has happened.
+count as delivered. Before a change the target makes sure that they are gone (`SettlingTarget`), or the change fails.
 
 Where a message went that is no longer pending is looked up in this order: the CommitLog (delivered, when and where),
 the rows of cancelled messages (`store.spill.state.message_rows`), the delay store's own files. Only what is found
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from broker_plugin.pending.looking import Slice
     from broker_plugin.pending.parts import Delivery, Overdue
     from broker_plugin.rules.stats import Stats
-    from store.spill.rows.block import Block
     from store.spill.rows.model import Found
     from store.spill.spill_store import SpillStore
 
@@ -107,31 +105,15 @@ class Changes:
 
         With ``later``, the ticket is appended to it, and the caller waits for it (`wait`) before it answers.
         """
-        ticket: Ticket | None = None
         with self._lock:
             found = self._find(name.offset)
-            if found is not None and not found.done:
-                record, refusal = self._meant(name, found, version)
-                if refusal is not None:
-                    return refusal
-                after(self._waiting(found), Move.CANCEL)
-                self._settle()
-                rows = self._past.row(found, record, now_ms)
-                with self._past.noted(rows, (found.delay_id,), (found.due_ms,)):
-                    ticket = self._spill.cancel(name.offset)
-                if ticket is None:
-                    after(State.CANCELLED, Move.CANCEL)
-                self._gone(found.delay_id, found.due_ms, record, len(record))
-                self._stats.cancelled += 1
-        if ticket is None or found is None:
+            cancelled = None if found is None or found.done else self._cancel(name, found, version, now_ms)
+        if cancelled is None:
             return self._not_pending(name, found, PendingVerb.CANCEL, later)
-        if later is None:
-            self.wait(ticket)
-        else:
-            later.append(ticket)
-        return PendingAnswer(
-            verdict=_V.DONE, offset=name.offset, version=found.version, due_ms=found.due_ms, when_ms=now_ms
-        )
+        answer = self._durable(*cancelled, later)
+        if later is None and answer.verdict is _V.DONE:
+            self._past.sync()
+        return answer
 
     def still_wait(self, found: Slice) -> bool:
         """True if all messages of a slice still wait where they were read. Valid under this hold of the lock.
@@ -182,41 +164,12 @@ class Changes:
         With ``later``, the ticket is appended to it, and the caller waits for it before it answers.
         """
         name = order.name
-        block: Block | None = None
         with self._lock:
             found = self._find(name.offset)
-            if found is not None and not found.done:
-                record, refusal = self._meant(name, found, order.version, needed=True)
-                due_ms = found.due_ms if refusal is not None else _new_due(order, found, record, now_ms)
-                if refusal is None:
-                    refusal = _settled_already(order, found, due_ms, now_ms)
-                if refusal is not None:
-                    return refusal
-                after(self._waiting(found), Move.MOVE)
-                self._settle()
-                fresh = restamped(record, found, due_ms)
-                topic, _, text = record_fields(record)
-                if self.keys is not None:  # before the move, because it may fail: a moved message must be offered
-                    self.keys.moved(topic, text, found.delay_id, due_ms, now_ms)
-                block = self._spill.move(found, fresh, due_ms)
-                for watcher in self.watchers:
-                    watcher.moved(found.delay_id, found.due_ms, topic, len(fresh) - len(record))
-                self._no_longer_failed(found.due_ms, record)
-                self._sweeper.offer(block, due_ms)
-                self._stats.moved += 1
-        if block is None or found is None:
+            moved = None if found is None or found.done else self._move(order, found, now_ms)
+        if moved is None:
             return self._not_pending(name, found, order.verb, later)
-        if later is None:
-            self._flusher.wait(block.ticket)
-        else:
-            later.append(block.ticket)
-        return PendingAnswer(
-            verdict=_V.DONE,
-            detail=f"due at {due_ms}",
-            offset=name.offset,
-            version=found.version + 1,
-            due_ms=due_ms,
-        )
+        return self._durable(*moved, later)
 
     def cancelled_by_key(self, topic: str, key: str) -> int:
         """The delay id of the last message with a key that was cancelled; 0 if none is known. Reads files."""
@@ -232,6 +185,71 @@ class Changes:
         return self._not_pending(name, found, PendingVerb.MOVE, later)
 
     # ------------------------------------------------------------------------------------------------ parts of it
+
+    def _durable(self, answer: PendingAnswer, ticket: Ticket | None, later: list[Ticket] | None) -> PendingAnswer:
+        if ticket is not None and later is not None:
+            later.append(ticket)
+        elif ticket is not None:
+            self._flusher.wait(ticket)
+        return answer
+
+    def _cancel(
+        self, name: PendingName, found: Found, version: int | None, now_ms: int
+    ) -> tuple[PendingAnswer, Ticket | None] | None:
+        """Cancel a pending message under the delivery lock; returns the answer, and what it must wait for."""
+        record, refusal = self._meant(name, found, version)
+        if refusal is not None:
+            return refusal, self._as_it_is(refusal)
+        after(self._waiting(found), Move.CANCEL)
+        self._settle()
+        rows = self._past.row(found, record, now_ms)
+        with self._past.noted(rows, (found.delay_id,), (found.due_ms,)):
+            ticket = self._spill.cancel(name.offset)
+        if ticket is None:
+            after(State.CANCELLED, Move.CANCEL)
+            return None
+        self._gone(found.delay_id, found.due_ms, record, len(record))
+        self._stats.cancelled += 1
+        answer = PendingAnswer(
+            verdict=_V.DONE, offset=name.offset, version=found.version, due_ms=found.due_ms, when_ms=now_ms
+        )
+        return answer, ticket
+
+    def _move(self, order: PendingOrder, found: Found, now_ms: int) -> tuple[PendingAnswer, Ticket | None]:
+        """Move a pending message under the delivery lock; returns the answer, and what it must wait for."""
+        record, refusal = self._meant(order.name, found, order.version, needed=True)
+        if refusal is None:
+            due_ms = _new_due(order, found, record, now_ms)
+            refusal = _settled_already(order, found, due_ms, now_ms)
+        if refusal is not None:
+            return refusal, self._as_it_is(refusal)
+        after(self._waiting(found), Move.MOVE)
+        self._settle()
+        fresh = restamped(record, found, due_ms)
+        topic, _, text = record_fields(record)
+        if self.keys is not None:  # before the move, because it may fail: a moved message must be offered
+            self.keys.moved(topic, text, found.delay_id, due_ms, now_ms)
+        block = self._spill.move(found, fresh, due_ms)
+        for watcher in self.watchers:
+            watcher.moved(found.delay_id, found.due_ms, topic, len(fresh) - len(record))
+        self._no_longer_failed(found.due_ms, record)
+        self._sweeper.offer(block, due_ms)
+        self._stats.moved += 1
+        version, detail = found.version + 1, f"due at {due_ms}"
+        answer = PendingAnswer(verdict=_V.DONE, detail=detail, offset=found.delay_id, version=version, due_ms=due_ms)
+        return answer, block.ticket
+
+    def _as_it_is(self, refusal: PendingAnswer) -> Ticket | None:
+        """What an answer must wait for that says how a message waits, and changes nothing.
+
+        "It is due then", "it has version 2": that holds only once the send or the move that made it so is durable,
+        whoever asked for it, and once no refused move can count after a crash. Raises StoreError.
+        """
+        if refusal.verdict is _V.UNKNOWN:  # by a name that does not fit: a message keeps its topic and keys
+            return None
+        self._spill.settle()
+        journal = self._spill.journal
+        return Ticket((journal, journal.written))
 
     def _find(self, offset: int) -> Found | None:
         self.settle_owed()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from broker_plugin.pending.desk import PendingDesk
 from broker_plugin.rules.properties import DUE_MAX_MS
 from remoting.messages.message import Message
 from remoting.messages.properties import format_properties
-from store.disk.errors import StoreError, StoreFullError, SyncFailedError
+from store.disk.errors import StoreDoubtError, StoreError, StoreFullError, SyncFailedError
 from store.disk.file import File
+from store.disk.ticket import Ticket
 from store.put.pending_api import (
     BULK_MAX,
     PAGE_MAX,
@@ -31,6 +33,7 @@ from store.put.pending_api import (
 from store.put.pending_cursor import cursor_text
 from store.put.plugin_api import Held
 from store.spill.state import outlook
+from tests.store.test_spill_journal import Failing
 from tests.support.delay_rig import START_MS
 from tests.support.delay_world import DelayWorld
 
@@ -149,6 +152,92 @@ def test_verdicts_outlive_the_process_and_the_files_that_had_the_message(how: st
         assert desk.change(offset).verdict is V.ALREADY
         assert desk.change(offset, PendingVerb.NOW).verdict is V.CANCELLED
     assert desk.change(forgotten[0]).when_ms == NOW
+
+
+@pytest.mark.parametrize("verb", [PendingVerb.MOVE, PendingVerb.NOW])
+def test_what_is_due_at_that_time_already_is_durable_when_that_is_said(verb: PendingVerb) -> None:
+    """Whoever made it so: a send whose flush mode does not wait, or a move whose caller still does."""
+    desk = Desk()
+    due_ms = NOW + 1
+    offset = desk.send(due_ms)
+    desk.world.clock.now_ms = due_ms  # it is due, and the sweeper has not come yet
+    journal = desk.world.plugin.spill.journal
+    assert journal.synced < journal.written
+    rest = {"due_ms": due_ms} if verb is PendingVerb.MOVE else {}
+    assert desk.change(offset, verb, **rest).verdict is V.ALREADY
+    assert journal.synced == journal.written
+    moved = desk.send(NOW + 60_000)
+    later: list[Ticket] = []
+    desk.desk.change(order(moved, PendingVerb.MOVE, due_ms=due_ms), due_ms, later)  # nobody has waited for it yet
+    assert desk.desk.change(order(moved, verb, **rest), due_ms, later).verdict is V.ALREADY
+    assert journal.synced < journal.written
+    assert [ticket.waits for ticket in later] == [((journal, journal.written),)] * 2
+    desk.world.disk.fail_at("sync", {1}, SyncFailedError("cannot sync: a broken disk"), "timewheel")
+    with pytest.raises(StoreError, match="a broken disk"):
+        desk.change(moved, verb, **rest)
+
+
+@pytest.mark.parametrize("verb", PendingVerb)
+def test_another_version_is_durable_when_that_is_said(verb: PendingVerb) -> None:
+    """Else a power cut brings the former one back, and another move gives another message the version that was told."""
+    desk = Desk()
+    offset = desk.send(NOW + 60_000)
+    desk.desk.change(order(offset, PendingVerb.MOVE, due_ms=NOW + 70_000), NOW, [])  # nobody has waited for it yet
+    journal = desk.world.plugin.spill.journal
+    assert journal.synced < journal.written
+    rest = {"due_ms": NOW + 80_000} if verb is PendingVerb.MOVE else {}
+    answer = desk.change(offset, verb, version=0, **rest)
+    assert (answer.verdict, answer.version, answer.due_ms) == (V.CHANGED, 1, NOW + 70_000)
+    assert journal.synced == journal.written
+
+
+@pytest.mark.parametrize("clears", ["pwrite", "sync"])
+def test_no_answer_says_how_a_message_waits_while_a_refused_move_may_still_count(clears: str) -> None:
+    desk = Desk()
+    offset = desk.send(NOW + 60_000)
+    move = partial(desk.change, offset, PendingVerb.MOVE)
+    disk, journal = desk.world.disk, desk.world.plugin.spill.journal
+    journal.sync()
+    Failing(disk, clears)
+    with pytest.raises(StoreDoubtError, match="is not known"):
+        move(due_ms=NOW + 70_000)
+    assert offset in desk.world.plugin.spill.in_doubt
+    with pytest.raises(StoreError):
+        move(due_ms=NOW + 60_000)
+    disk.fault = None
+    assert move(due_ms=NOW + 60_000).verdict is V.ALREADY
+    assert not desk.world.plugin.spill.in_doubt
+    desk.world.kill()
+    with desk.world.plugin.lock:
+        found = desk.world.plugin.spill.find(offset)
+        assert found is not None and found.due_ms == NOW + 60_000
+
+
+def test_a_query_that_finds_all_there_already_goes_on_where_its_time_was_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    for number in range(5):
+        desk.send(NOW + 60_000, "Mine", body=b"%d" % number)
+    cursors = [""]
+    looks = iter([True, False] * 10)
+    monkeypatch.setattr(desk.desk._looker, "time_left", lambda: partial(next, looks))
+    for _ in range(2):
+        bulk = desk.desk.change_matching(
+            PendingQuery(topic="Mine"), PendingVerb.MOVE, NOW, dry_run=False, due_ms=NOW + 60_000, after=cursors[-1]
+        )
+        assert set(bulk.verdicts) == {V.ALREADY}
+        assert bulk.next not in cursors
+        cursors.append(bulk.next)
+
+
+def test_messages_that_were_there_already_were_not_changed() -> None:
+    desk = Desk()
+    for number in range(3):
+        desk.send(NOW + 60_000, "Mine", body=b"%d" % number)
+    desk.world.disk.fail_at("sync", {1}, SyncFailedError("cannot sync: a broken disk"), "timewheel")
+    with pytest.raises(StoreError, match=r"^(?!.*were changed).*a broken disk"):
+        desk.desk.change_matching(
+            PendingQuery(topic="Mine"), PendingVerb.MOVE, desk.now, dry_run=False, due_ms=NOW + 60_000
+        )
 
 
 def test_moves_by_time_by_interval_now_and_restart() -> None:

@@ -143,6 +143,9 @@ class FakeSpill:
         for taken in list(block.ids):
             self.withdraw(block, taken)
 
+    def settle(self) -> None:
+        """Nothing is owed here."""
+
     def withdrawn(self) -> Ticket:
         return Ticket((self.journal, self.journal.written))
 
