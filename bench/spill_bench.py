@@ -74,7 +74,7 @@ class Bench:
     def step(self, store: SpillStore) -> bool:
         """One timed slice of background work."""
         begin = time.thread_time_ns()
-        more = store.spill_step(self.now_ms, self.now_ms)
+        more = store.spill_step(self.now_ms)
         self.slices.append(time.thread_time_ns() - begin)
         return more
 

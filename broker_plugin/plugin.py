@@ -149,7 +149,7 @@ class DelayPlugin:
         self.recovery = OverdueRecovery(
             spill, self.deliverer, self.ranges, self.failures, lock, clock, batch_max=batch_max
         )
-        self.spiller = Spiller(spill, lambda: self.sweeper.frontier_ms, context.checkpoint)
+        self.spiller = Spiller(spill, self.is_behind, context.checkpoint)
         max_delay_sec = config_number(config, "timerMaxDelaySec", 0)
         self.gate = Gate(
             spill,

@@ -350,8 +350,11 @@ class SpillStore(SpillView):
 
     # ------------------------------------------------------------------------------------------------ background
 
-    def spill_step(self, now_ms: int, _frontier_ms: int) -> bool:
-        """Do one slice of background work (about half a millisecond); True if there is more to do now."""
+    def spill_step(self, now_ms: int, *, patient: bool = True) -> bool:
+        """Do one slice of background work (about half a millisecond); True if there is more to do now.
+
+        Without ``patient`` no merge, no copy out of an indexed segment and no hole is made: they can wait.
+        """
         if self._closed or not self._stepping.acquire(blocking=False):
             return False
         try:
@@ -360,7 +363,7 @@ class SpillStore(SpillView):
                 self._settle_ms = now_ms + SETTLE_EVERY_MS
                 with contextlib.suppress(StoreError):
                     self.settle()
-            return self._housekeeping.step(now_ms)
+            return self._housekeeping.step(now_ms, patient)
         finally:
             self._stepping.release()
 

@@ -26,7 +26,7 @@ def test_what_is_pending_and_overdue_in_an_index(tmp_path: Path) -> None:
         block = store.append([(NOW_MS + 60_000 - number, ids[-1], record)])
         with store.lock:
             store.publish(block)
-    while store.spill_step(NOW_MS, NOW_MS):
+    while store.spill_step(NOW_MS):
         pass
     store.journal.sync()
     store.close()

@@ -35,7 +35,7 @@ def fill(root: Path) -> tuple[int, int]:
             with store.lock:
                 store.publish(block)
         store.journal.sync()
-        while store.spill_step(NOW_MS, NOW_MS):
+        while store.spill_step(NOW_MS):
             pass
         for id_ in ids[::8]:
             with store.lock:
@@ -168,7 +168,7 @@ def test_the_latest_that_wait_are_named_by_their_keys(tmp_path: Path) -> None:
             with store.lock:
                 store.publish(block)
         store.journal.sync()
-        while turn < 2 and store.spill_step(NOW_MS, NOW_MS):
+        while turn < 2 and store.spill_step(NOW_MS):
             pass
     assert store.run_count > 0
     store.close()
@@ -219,7 +219,7 @@ def test_a_segment_is_read_up_to_its_zeros(tmp_path: Path) -> None:
 
 def test_of_a_run_the_records_are_read_only_if_they_are_overdue(tmp_path: Path) -> None:
     store, record_bytes = waiting_store(tmp_path, 2_000, 40)
-    while store.spill_step(NOW_MS, NOW_MS):
+    while store.spill_step(NOW_MS):
         pass
     assert store.run_count > 0
     store.close()

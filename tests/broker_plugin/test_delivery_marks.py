@@ -63,7 +63,7 @@ def test_what_has_moved_since_it_was_armed_is_marked_where_it_lives(count: int) 
     for due_ms in range(500, 560):
         accept(due_ms, 200)
     for _ in range(3):
-        while store.spill_step(10_000, 10_000):
+        while store.spill_step(10_000):
             pass
         with store.lock:
             store.snapshot()

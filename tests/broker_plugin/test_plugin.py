@@ -132,6 +132,7 @@ def test_it_is_behind_while_something_is_overdue_that_could_go_out(tmp_path: Pat
     try:
         host.plugin.open(host.context)  # threads are not started: what was overdue at start is a range
         assert host.plugin.is_behind()
+        assert host.plugin.spiller._is_behind == host.plugin.is_behind  # then its copies rest
         while host.plugin.recovery.step(wall_ms()) <= wall_ms():
             pass
         assert not host.plugin.is_behind()

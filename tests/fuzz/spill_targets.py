@@ -351,7 +351,7 @@ def _store() -> tuple[dict[Path, bytes], bytes]:
                 opened.cancel(entries[1][1])
         if n == 9:
             for _ in range(200):
-                opened.spill_step(n, 0)
+                opened.spill_step(n)
     opened.journal.sync()
     with opened.lock:
         section = opened.snapshot()

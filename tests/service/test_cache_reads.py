@@ -43,7 +43,7 @@ class Rig:
             self.cache.add([waiting(at, "orders", NOW + HOUR)])
         self.cache.plugin.sweeper.publish_all()
         for step in range(STEPS_MAX):
-            self.spill.spill_step(NOW + step, NOW)
+            self.spill.spill_step(NOW + step)
             if self.spill.run_count:
                 break
 

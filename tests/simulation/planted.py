@@ -153,10 +153,10 @@ def _equal_dues_unordered(self: Any, *args: Any) -> Any:
     return [dues[at] for at in order], [refs[at] for at in order]
 
 
-def _let_go_too_soon(self: Any, now_ms: int, frontier_ms: int) -> bool:
+def _let_go_too_soon(self: Any, now_ms: int, *, patient: bool = True) -> bool:
     finished = {segment.no for segment in self._journal.finished()} - self._housekeeping.busy
     self._housekeeping.removable |= finished
-    more: bool = _right["spill_step"](self, now_ms, frontier_ms)
+    more: bool = _right["spill_step"](self, now_ms, patient=patient)
     return more
 
 

@@ -8,7 +8,8 @@ after a crash: what was synced must be there, what was not may be, and nothing i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from store.disk.errors import StoreDoubtError, StoreError, SyncFailedError
@@ -82,6 +83,14 @@ class SpillWorld:
         self.store = self._open()
 
     # ------------------------------------------------------------------------------------------------ life
+
+    @contextmanager
+    def lived(self) -> Iterator[None]:
+        """Live in here; afterwards no call fails: jobs that are under way tidy up when they are collected."""
+        try:
+            yield
+        finally:
+            self.disk.fault, self.disk.off = None, False
 
     def _open(self) -> SpillStore:
         position, section = self.checkpoint
@@ -329,9 +338,10 @@ class SpillWorld:
         self.store.durable()
 
     def spill(self, slices: int) -> None:
-        """Some slices of background work."""
+        """Some slices of background work, a quarter of the time with deliveries late."""
+        patient = self.rng.random() < 0.75
         for _ in range(slices):
-            if not self.store.spill_step(self.now_ms, self.covered[0] + 1):
+            if not self.store.spill_step(self.now_ms, patient=patient):
                 break
 
     def _some_spill(self) -> None:

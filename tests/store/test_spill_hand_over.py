@@ -43,7 +43,7 @@ class Bench:
         self.store.durable()
 
     def step(self) -> bool:
-        return self.store.spill_step(self.now_ms, self.now_ms)
+        return self.store.spill_step(self.now_ms)
 
     def settle(self) -> None:
         for _ in range(3):

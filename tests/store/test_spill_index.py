@@ -14,7 +14,7 @@ from store.spill.journal.segment import JournalSegment
 from store.spill.journal.segment_columns import SegmentColumns
 from store.spill.rows.manifest import DataEntry
 from store.spill.runs.run import Run
-from store.spill.upkeep import housekeeping
+from store.spill.upkeep import housekeeping, relocate
 from store.spill.upkeep.repair import repair_spill
 from tests.store.spill_world import ROOT, STORE_ID
 from tests.store.test_spill_store import Rig
@@ -23,9 +23,9 @@ FAR_MS = 1_000_000
 COUNT = 40
 
 
-def far_rig() -> tuple[Rig, list[int]]:
+def far_rig(**options: int) -> tuple[Rig, list[int]]:
     """Forty messages in reverse due order, in some segments, of which all but the last are indexed."""
-    rig = Rig()
+    rig = Rig(**options)
     ids = [rig.accept(FAR_MS - number, size=60)[0] for number in range(COUNT)]
     rig.settle(0)
     return rig, ids
@@ -133,6 +133,42 @@ def test_a_segment_that_an_index_needs_is_missed_at_start() -> None:
         rig.restart()
 
 
+def test_copies_wait_while_deliveries_are_late_and_new_segments_do_not() -> None:
+    rig, _ = far_rig(runs_max=100)
+    before = len(indexes(rig))
+    for number in range(COUNT):
+        rig.accept(2 * FAR_MS - number, size=60)
+    rig.now_ms = housekeeping.LOOK_EVERY_MS
+    while rig.store.spill_step(rig.now_ms, patient=False):
+        pass
+    assert len(indexes(rig)) > before, "segments that were closed meanwhile have left memory"
+    assert not [run for run in rig.sources() if isinstance(run, Run) and not run.is_index]
+    rig.settle(rig.now_ms)  # it notes since when the new ones are indexed
+    rig.settle(2 * rig.now_ms)
+    assert not indexes(rig)
+    rig.check()
+
+
+def test_a_copy_does_not_rest_while_it_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is delivered meanwhile has to be marked anew under the delivery lock."""
+    monkeypatch.setattr(relocate, "CATCH_UP_AT_ONCE", 0)
+    rig, ids = far_rig(runs_max=100)
+    state, now_ms = rig.store._state, housekeeping.LOOK_EVERY_MS
+    while rig.store._housekeeping._lanes[2] is None:
+        assert rig.store.spill_step(now_ms)
+    with rig.store.lock:
+        for delay_id in ids:
+            rig.store.cancel(delay_id)
+    while not state.handing_over:
+        assert rig.store.spill_step(now_ms)
+        assert len(state.runs) == len(indexes(rig))
+    while rig.store.spill_step(now_ms, patient=False):
+        pass
+    assert not state.handing_over
+    assert len(state.runs) == len(indexes(rig)) + 1
+    rig.check()
+
+
 def finished(delay_id: int, due_ms: int) -> bytes:
     """A record as the plug-in makes it."""
     message = Message("T", body=b"body", properties=f"{TW_ID}\x01{id_text(delay_id)}\x02{TW_DUE}\x01{due_ms}\x02")
@@ -148,7 +184,7 @@ def test_an_index_leads_to_records_that_a_repair_has_moved_in_their_segment() ->
         with rig.store.lock:
             rig.store.publish(rig.store.append([(due_ms, delay_id, expected[due_ms])]))
     rig.checkpoint()
-    while rig.store.spill_step(0, 0):
+    while rig.store.spill_step(0):
         pass
     (run,) = indexes(rig)
     assert rig.store._state.directory.manifest.segments[0].no == run.segment.no  # type: ignore[union-attr]
@@ -186,7 +222,7 @@ def test_the_journal_does_not_end_within_a_segment_that_has_an_index() -> None:
     rig = Rig()
     for number in range(12):
         rig.accept(FAR_MS - number, size=60)
-    while rig.store.spill_step(0, 0):
+    while rig.store.spill_step(0):
         pass
     run = indexes(rig)[0]
     assert run.segment is not None

@@ -287,10 +287,10 @@ def test_nothing_is_appended_while_what_a_failed_write_has_left_cannot_be_cleare
         with pytest.raises(StoreError):
             change(store, again)
     assert store.in_doubt == (frozenset() if what == "accept" else ids)
-    store.spill_step(1000, 0)  # it cannot do it either
+    store.spill_step(1000)  # it cannot do it either
     assert store.journal.is_torn if isinstance(store.journal, Journal) else False
     disk.fault = None
-    store.spill_step(3000, 0)
+    store.spill_step(3000)
     assert not store.in_doubt
     after = disk.crashed(disk.rng, 1.0)
     assert [due for due, _, _ in pending(opened(after))] == [10]
@@ -348,7 +348,7 @@ def test_a_withdrawal_is_written_in_the_background_and_at_the_end() -> None:
         if close:
             store.close()
         else:
-            store.spill_step(5_000, 0)
+            store.spill_step(5_000)
         assert [due for due, _, _ in pending(opened(disk.crashed(disk.rng, None)))] == [10]
 
 
@@ -423,7 +423,7 @@ def test_a_message_that_was_accepted_when_segments_were_larger_can_be_moved(spar
     store.close()
     store = opened(disk)
     while spare and not store._journal.spare_count:
-        assert store.spill_step(0, 0)
+        assert store.spill_step(0)
     assert store.append_bytes_max < 3000
     with store.lock:
         found = store.find(block.ids[0])
@@ -455,7 +455,7 @@ def test_a_segment_is_prepared_ahead() -> None:
     store = opened(disk)
     accepted(store, 1, 2, size=100)
     assert len(segment_paths(disk)) == 1
-    while store.spill_step(0, 0):
+    while store.spill_step(0):
         pass
     assert len(segment_paths(disk)) == 2
     creations = disk.counts["create"]
@@ -474,7 +474,7 @@ def test_closed_is_closed() -> None:
         accepted(store, 2)
     with pytest.raises(StoreClosedError):
         store.journal.sync()
-    assert not store.spill_step(0, 0)
+    assert not store.spill_step(0)
 
 
 def test_due_times_that_nobody_could_find_are_refused() -> None:

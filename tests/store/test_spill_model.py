@@ -184,12 +184,13 @@ def test_long_histories_in_tiny_slices(seed: int) -> None:
 def live_through(seed: int, faults: bool) -> None:
     """A random history with a comparison now and then."""
     world, rng = SpillWorld(seed), random.Random(seed)
-    for step in range(STEPS):
-        play(world, rng, faults)
-        if step % 20 == 19:
-            fault, world.disk.fault = world.disk.fault, None
-            world.verify()
-            world.disk.fault = fault
+    with world.lived():
+        for step in range(STEPS):
+            play(world, rng, faults)
+            if step % 20 == 19:
+                fault, world.disk.fault = world.disk.fault, None
+                world.verify()
+                world.disk.fault = fault
 
 
 def history(world: SpillWorld) -> None:
@@ -264,5 +265,6 @@ def test_planted_bugs_are_caught(planted: str, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(AssertionError):
         for seed in range(300):
             world, rng = SpillWorld(seed), random.Random(seed)
-            for _ in range(STEPS):
-                play(world, rng, faults=True)
+            with world.lived():
+                for _ in range(STEPS):
+                    play(world, rng, faults=True)

@@ -48,10 +48,10 @@ class Rig:
         """Run background work and checkpoints until nothing happens any more."""
         self.now_ms = self.now_ms if now_ms is None else now_ms
         for _ in range(3):
-            while self.store.spill_step(self.now_ms, self.now_ms):
+            while self.store.spill_step(self.now_ms):
                 pass
             self.checkpoint()
-        while self.store.spill_step(self.now_ms, self.now_ms):
+        while self.store.spill_step(self.now_ms):
             pass
 
     def dues(self, after_ms: int = -1, until_ms: int = FOREVER, limit: int = 1000) -> list[int]:
@@ -210,7 +210,7 @@ def test_a_message_moved_back_to_its_due_time_outlives_every_relocation(shape: i
                 assert found is not None
                 rig.store.publish(rig.store.move(found, b"moved", due_ms))
     for step in range(6):  # no checkpoint: what was moved is not durably done
-        while rig.store.spill_step(step * 2_000, step * 2_000):
+        while rig.store.spill_step(step * 2_000):
             pass
         assert len(rig.dues()) == count + 9 * step
         rig.accept(*([200_000 + step] * 9), size=30)
@@ -218,6 +218,39 @@ def test_a_message_moved_back_to_its_due_time_outlives_every_relocation(shape: i
     rig.restart()
     with rig.store.lock:
         assert set(ids) < set(rig.store.scan((-1, 0), FOREVER, 1000).ids)
+
+
+def test_a_checkpoint_that_the_manifest_accepts_leads_to_no_hole() -> None:
+    """A later checkpoint comes between the manifest that a hole needs and the hole."""
+    rig = Rig(segment_bytes=8_000)
+    rig.accept(*range(100_000, 100_060), size=60)
+    rig.accept(*range(200_000, 200_060), size=60)
+    rig.settle(0)
+    rig.settle(10_000)
+    (run,) = [source for source in rig.sources() if isinstance(source, Run) and source.shape.due_min == 100_000]
+    assert not run.is_index
+
+    def deliver(until_ms: int) -> None:
+        with rig.store.lock:
+            rig.store.frontier_ms = until_ms
+            rig.store.mark_done(rig.store.scan((-1, 0), until_ms, 1_000).refs)
+        rig.checkpoint()
+
+    directory = rig.store._state.directory
+    deliver(100_020)
+    older = rig.section
+    while not (directory.manifest.relied and directory.manifest.relied_on == directory.checkpoint_no):
+        assert rig.store.spill_step(rig.now_ms)
+    assert not run.punched
+    deliver(100_040)
+    while rig.store.spill_step(rig.now_ms) and not run.punched:
+        pass
+    assert run.punched
+    rig.disk.kill()
+    rig.section = older
+    rig.open()
+    assert [due_ms for due_ms in rig.dues() if due_ms < 200_000] == list(range(100_020, 100_060))
+    rig.check()
 
 
 def test_a_delivery_found_in_the_log_is_done_with_all_older_versions() -> None:
@@ -295,7 +328,7 @@ def test_a_damaged_record_names_itself_and_stops_no_other() -> None:
 def test_refused_in_time_with_room_held_back() -> None:
     rig = Rig(reserve_bytes=1_000)
     rig.disk.free = 4_000
-    rig.store.spill_step(0, 0)
+    rig.store.spill_step(0)
     accepted = 0
     with pytest.raises(StoreFullError, match="no room for"):
         while True:
@@ -315,9 +348,9 @@ def test_a_full_disk_stops_the_background_work_only_for_a_while() -> None:
     for due in range(100_000, 100_020):
         rig.accept(due, size=60)
     rig.disk.fail_at("all", set(range(1, 1000)), StoreFullError("no space left on device"), match="runs")
-    rig.store.spill_step(0, 0)
+    rig.store.spill_step(0)
     for _ in range(200):
-        rig.store.spill_step(0, 0)
+        rig.store.spill_step(0)
     assert "no space left" in rig.store.trouble
     assert rig.dues() == list(range(100_000, 100_020))
     rig.disk.fault = None

@@ -59,7 +59,7 @@ def test_segments_are_written_in_the_order_in_which_they_are_listed(tmp_path: Pa
 
     files.meanwhile = meanwhile
     for _ in range(40):
-        store.spill_step(1_000, 0)
+        store.spill_step(1_000)
     loop.join()
     for _ in range(5):
         append()
@@ -149,7 +149,7 @@ def test_a_clean_end_while_a_segment_is_prepared_that_cannot_be_removed() -> Non
     store = SpillStore.open(disk, Path("/spill"), STORE_ID, options, None)
     with store.lock:
         store.publish(store.append([(10_000, store.next_id(), bytes(SEGMENT_BYTES // 2))]))
-    store.spill_step(1_000, 0)
+    store.spill_step(1_000)
     (temporary,) = [name for name in disk.listdir(Path("/spill/journal")) if name.endswith(".tmp")]
     disk.fail_at("remove", {1}, StoreError("cannot remove: Input/output error (errno 5)"))
     store.close()

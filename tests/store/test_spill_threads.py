@@ -104,7 +104,7 @@ class Traffic:
     def spiller(self) -> None:
         """Background work."""
         while not self.finished.is_set():
-            self.store.spill_step(self.now_ms, self.now_ms)
+            self.store.spill_step(self.now_ms)
 
     def flusher(self) -> None:
         """Syncs and checkpoints."""
@@ -138,7 +138,7 @@ def test_everything_goes_out_once(tmp_path: Path) -> None:
             section = store.snapshot()
         store.journal.sync()
         store.durable()
-        while store.spill_step(traffic.now_ms, traffic.now_ms):
+        while store.spill_step(traffic.now_ms):
             pass
     assert store.run_count == 0
     assert store.journal_bytes <= 2 * 16_000

@@ -49,6 +49,7 @@ class SpillState:
         self.lock = lock
         self.cache = cache
         self.frontier_ms = -1
+        self.handing_over = 0  # copies that are taking over from their sources
         # Replaced as a whole, never changed in place: figures and the spiller iterate over it without the lock.
         self.sources: dict[int, Source] = {}
         self._segments: dict[int, JournalSegment] = {}

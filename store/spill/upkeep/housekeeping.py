@@ -8,7 +8,8 @@ patient     merge runs; copy out of indexed segments; free files pinned by a few
 ==========  ===========================================================================================
 
 While all lanes are busy, supply and urgent get three of eight slices each and patient two, so none waits until
-another has finished.
+another has finished. The patient lane rests when the caller says so, but not while a run takes over from its sources:
+the longer that takes, the more has to be marked under the delivery lock.
 
 When is a closed segment spilled?
 
@@ -51,6 +52,7 @@ TAIL_MAX = 8_192
 
 INDEX_SHARE = 4
 """A segment is indexed if at least one in this many of its records leaves it; if fewer leave, they are copied."""
+_PATIENT = 2
 _LANES = ((0, 1, 2), (1, 0, 2), (0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 1, 2), (1, 0, 2), (2, 1, 0))
 """The order in which the lanes are asked, turn by turn."""
 INDEX_BYTES_A_ROW = 60
@@ -87,8 +89,8 @@ class Housekeeping:
         """Numbers of files that a job reads. They do not count as finished before it ends."""
         return self._busy
 
-    def step(self, now_ms: int) -> bool:
-        """Run one slice; True if there is more to do now."""
+    def step(self, now_ms: int, patient: bool = True) -> bool:
+        """Run one slice, without ``patient`` none of the patient lane; True if there is more to do now."""
         if now_ms < self._now_ms:
             self._clock_went_back(now_ms)
         self._now_ms = now_ms
@@ -99,7 +101,9 @@ class Housekeeping:
             self._quiet = written - self._looked_at < QUIET_BYTES
             self._looked_at = written
         self._turn += 1
-        return any(map(self._advance, _LANES[self._turn & 7]))  # `any` stops at the first lane that has work
+        patient = patient or (self._state.handing_over > 0 and self._lanes[_PATIENT] is not None)
+        lanes = _LANES[self._turn & 7]
+        return any(self._advance(lane) for lane in lanes if patient or lane != _PATIENT)  # stops at the first with work
 
     def _clock_went_back(self, now_ms: int) -> None:
         self._retry_ms = [0, 0, 0]
@@ -332,12 +336,13 @@ class Housekeeping:
     def _punch(self, run: Run) -> _Job:
         state = self._state
         directory = state.directory
-        # An older checkpoint would lead scans into the hole: the manifest must refuse it from now on.
+        with state.lock:
+            target, spots = run.punchable()
+        # An older checkpoint would lead scans into the hole: the manifest must refuse it from now on. Not before the
+        # look at the run: a checkpoint that comes between the two may allow a larger hole.
         if not directory.manifest.relied or directory.manifest.relied_on < directory.checkpoint_no:
             state.directory.forget(set())
             yield
-        with state.lock:
-            target, spots = run.punchable()
         for position, size in spots:
             if not run.file.punch(position, size):
                 self._can_punch = False
