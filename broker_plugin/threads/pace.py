@@ -17,8 +17,11 @@ __all__ = ["BATCH_MAX", "LONG_SLICE_NS", "SLICE_NS", "Pace"]
 
 SLICE_NS = 500_000
 LONG_SLICE_NS = 2_000_000
-BATCH_MAX = 512
-"""Most records of one batch."""
+BATCH_MAX = 500
+"""Most records of one batch.
+
+In most calls NumPy gives the interpreter away if an array has more than 500 elements, and then another thread takes it.
+"""
 BATCH_MIN = 256
 """Fewest records of a batch, if there are as many.
 
