@@ -112,6 +112,11 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
     help="sustained: seconds for which the rate is held.",
 )
 @click.option(
+    "--rate",
+    type=click.IntRange(1, 1_000_000),
+    help="sustained: timed messages a second.  [default: 20,000; quick: 2,000]",
+)
+@click.option(
     "--body", "bodies", type=int, multiple=True, callback=_bodies, help="Bytes of a body. Repeatable.  [default: 1024]"
 )
 @click.option(
@@ -181,6 +186,7 @@ def bench(
     seconds: float | None,
     warm_up_seconds: float | None,
     sustain_seconds: float,
+    rate: int | None,
     bodies: tuple[int, ...],
     kinds: tuple[str, ...],
     shapes: tuple[str, ...],
@@ -208,6 +214,7 @@ def bench(
             seconds=seconds or (1.0 if quick else 30.0),
             warm_up_seconds=warm_up_seconds,
             sustain_seconds=sustain_seconds,
+            sustain_rate=rate,
             bodies=bodies,
             generators=generators,
             peers=peers,

@@ -51,6 +51,7 @@ class Session:
     seconds: float = 30.0
     warm_up_seconds: float | None = None
     sustain_seconds: float = 600.0
+    sustain_rate: int | None = None
     bodies: tuple[int, ...] = (1024,)
     generators: int = 1
     peers: list[str] = dataclasses.field(default_factory=list)

@@ -69,11 +69,11 @@ def run(session: Session) -> Section:
 
 
 def sustained(session: Session) -> Section:
-    """Measure lateness at 20,000 messages a second in and out, held for ten minutes."""
+    """Measure lateness at 20,000 messages a second (or another rate) in and out, held for ten minutes."""
     section = Section("sustained", "Lateness at a rate that is held")
     seconds = session.seconds * 3 if session.quick else session.sustain_seconds
     section.note(f"held for {seconds:,.0f} s")
-    one = LatenessCase("timed", 2_000 if session.quick else 20_000)
+    one = LatenessCase("timed", session.sustain_rate or (2_000 if session.quick else 20_000))
     for _, system in session.turns(session.systems, f"{one.rate:,} a second for {seconds:,.0f} s"):
         if one.kind in system.kinds:
             _measure(session, section, system, one, seconds)

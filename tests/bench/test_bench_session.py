@@ -19,8 +19,9 @@ from bench.peers.system import Running, Setup, System
 from bench.running.machine import PageCache, memory_limits
 from bench.running.session import WARM_NUMBERS_A_TURN, Session, merged, shares
 from bench.running.warmth import LOOK_BACK, MOST_SECONDS, RISE, TURN_SECONDS, is_warm, warm_up
+from bench.workloads import lateness
 from bench.workloads.catalogue import WORKLOADS
-from bench.workloads.lateness import count_losses
+from bench.workloads.lateness import LatenessCase, count_losses
 from bench.workloads.send import BATCH, SHAPES
 
 
@@ -162,6 +163,16 @@ def test_the_length_of_the_warm_up_can_be_chosen(tmp_path: Path, monkeypatch: py
 def test_a_fair_run_is_long_unless_it_is_quick() -> None:
     fair = Session(Path(), [])
     assert (fair.repeats, fair.seconds, fair.sustain_seconds) == (5, 30.0, 600.0)
+
+
+@pytest.mark.parametrize(("rate", "quick", "held"), [(None, False, 20_000), (None, True, 2_000), (500, False, 500)])
+def test_the_rate_that_is_held_can_be_chosen(
+    rate: int | None, quick: bool, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases: list[LatenessCase] = []
+    monkeypatch.setattr(lateness, "_measure", lambda *given: cases.append(given[3]))
+    lateness.sustained(Session(Path(), [OURS], quick, repeats=2, sustain_rate=rate))
+    assert cases == [LatenessCase("timed", held)] * 2
 
 
 def test_shares_make_up_the_load_and_never_the_same_number() -> None:
