@@ -18,7 +18,7 @@ from store.spill.journal.journal import Journal
 from store.spill.rows.block import Block
 from store.spill.spill_store import SpillStore
 from tests.store.spill_world import FOREVER, ROOT, STORE_ID, tiny_options
-from tests.support.simdisk import SimDisk
+from tests.support.simdisk import SimDisk, SimInode
 
 Entry = tuple[int, int, bytes]
 
@@ -221,6 +221,7 @@ class Failing:
         self.disk = disk
         self.clears = clears
         self.writes = 0
+        self.wrote: list[tuple[SimInode, bytes, int]] = []
         disk.fault = self
 
     def __call__(self, operation: str, path: Path) -> None:
@@ -234,6 +235,7 @@ class Failing:
                 inode, data, offset = doing
                 if any(data):  # a frame: the whole of it stands there, and the call says that it failed
                     inode.write(bytes(data), offset)
+                    self.wrote.append((inode, bytes(data), offset))
                 raise StoreError(f"cannot write {path}: Input/output error (errno 5)")
         if operation == self.clears == "sync":
             raise SyncFailedError(f"cannot sync {path}: Input/output error (errno 5)")
@@ -320,6 +322,50 @@ def test_a_failed_sync_of_the_clearing_does_not_lose_what_stands_before_it() -> 
     store.journal.sync()
     disk.power_cut(0.0)
     assert [due for due, _, _ in pending(opened(disk))] == [10, 40]
+
+
+@pytest.mark.parametrize("what", ["accept", "cancel", "move"])
+@pytest.mark.parametrize("can_punch", [True, False])
+def test_zeros_that_only_the_page_cache_has_do_not_end_the_journal(what: str, can_punch: bool) -> None:
+    """A frame whose write failed is on the medium; the sync of the zeros over it failed, and marked them clean.
+
+    A start delivers what waits, which writes nothing to the journal. After a power cut the frame must not count.
+    """
+    disk = SimDisk()
+    disk.can_punch = can_punch
+    store = opened(disk)
+    accepted(store, 10)
+    store.journal.sync()
+    failing = Failing(disk, "sync")
+    with pytest.raises(StoreDoubtError):
+        change(store, what)
+    ((inode, frame, offset),) = failing.wrote
+    disk.kill()
+    assert not any(inode.seen[offset:])
+    inode.taken += len(inode.pending)
+    inode.pending.clear()
+    inode.medium[offset : offset + len(frame)] = frame
+    assert [due for due, _, _ in pending(opened(disk))] == [10]
+    disk.power_cut(0.0)
+    assert [due for due, _, _ in pending(opened(disk))] == [10]
+
+
+def test_zeros_of_a_failed_sync_are_no_proof_on_a_full_disk() -> None:
+    """Zeros cannot be written and nothing can be punched: what reads as zeros may still be a frame on the medium."""
+    disk = SimDisk()
+    disk.can_punch = False
+    store = opened(disk)
+    accepted(store, 10)
+    store.journal.sync()
+    Failing(disk, "sync")
+    with pytest.raises(StoreDoubtError):
+        change(store, "move")
+    disk.fail_at("pwrite", set(range(1, 100)), StoreFullError("no space left on device"), match="journal")
+    store.spill_step(1000)
+    assert store.in_doubt
+    disk.fault = None
+    store.spill_step(3000)
+    assert not store.in_doubt
 
 
 def test_a_withdrawal_that_could_not_be_written_is_written_before_anything_else() -> None:

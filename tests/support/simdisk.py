@@ -24,7 +24,7 @@ from store.disk.errors import StoreError, StoreFullError, StoreLockedError, Sync
 from store.disk.file import File
 from store.disk.files import Files
 
-__all__ = ["PowerCut", "SimDisk"]
+__all__ = ["PowerCut", "SimDisk", "SimInode"]
 
 SECTOR = 512
 
@@ -33,7 +33,9 @@ class PowerCut(BaseException):
     """The machine goes off at this very operation. Call `SimDisk.power_cut` when it has come through."""
 
 
-class _Inode:
+class SimInode:
+    """A file of a `SimDisk`: as the process sees it, as the medium has it, and the steps between the two."""
+
     __slots__ = ("medium", "pending", "seen", "taken")
 
     def __init__(self) -> None:
@@ -42,9 +44,9 @@ class _Inode:
         self.pending: list[tuple[int, bytes] | int] = []  # writes (offset, data), or a new size
         self.taken = 0  # steps that were pending once and are not any more
 
-    def copy(self) -> _Inode:
+    def copy(self) -> SimInode:
         """The same file on another disk."""
-        other = _Inode()
+        other = SimInode()
         other.seen = self.seen[:]
         other.medium = self.medium[:]
         other.pending = self.pending[:]
@@ -132,7 +134,7 @@ class SimFile(File):
 
     __slots__ = ("disk", "inode")
 
-    def __init__(self, disk: SimDisk, path: Path, inode: _Inode) -> None:
+    def __init__(self, disk: SimDisk, path: Path, inode: SimInode) -> None:
         super().__init__(path, -1)
         self.disk = disk
         self.inode = inode
@@ -242,7 +244,7 @@ class SimDisk(Files):
         """Asked before each read of a file's content; may raise."""
         self.watch: Callable[[Path, int, int], None] | None = None
         """Told of each write that came through: file, offset, bytes."""
-        self.doing: tuple[_Inode, bytes | bytearray | memoryview, int] | None = None
+        self.doing: tuple[SimInode, bytes | bytearray | memoryview, int] | None = None
         """The write that ``fault`` is being asked about."""
         self.off = False
         """The power has failed, and `power_cut` (or `kill`) was not called yet: nothing has any effect."""
@@ -252,9 +254,9 @@ class SimDisk(Files):
         self.total = 1 << 41
         self.reads = 0
         self.counts: Counter[str] = Counter()
-        self._seen: dict[Path, _Inode | None] = {}  # None: a directory
-        self._medium: dict[Path, _Inode | None] = {}
-        self._pending: dict[Path, list[tuple[str, Path, _Inode | None]]] = {}
+        self._seen: dict[Path, SimInode | None] = {}  # None: a directory
+        self._medium: dict[Path, SimInode | None] = {}
+        self._pending: dict[Path, list[tuple[str, Path, SimInode | None]]] = {}
         self._locks: set[Path] = set()
         self._mtimes: dict[Path, int] = {}
         self.now_ms = 0
@@ -265,7 +267,7 @@ class SimDisk(Files):
         self,
         operation: str,
         path: Path,
-        doing: tuple[_Inode, bytes | bytearray | memoryview, int] | None = None,
+        doing: tuple[SimInode, bytes | bytearray | memoryview, int] | None = None,
     ) -> None:
         """Count a state-changing operation, and let the fault of the day happen."""
         if self.off:
@@ -314,9 +316,9 @@ class SimDisk(Files):
     def copy(self) -> SimDisk:
         """A second disk with the same content, seen and on the medium, without locks and faults."""
         other = SimDisk(0)
-        twins: dict[int, _Inode] = {}
+        twins: dict[int, SimInode] = {}
 
-        def twin(inode: _Inode | None) -> _Inode | None:
+        def twin(inode: SimInode | None) -> SimInode | None:
             if inode is None:
                 return None
             found = twins.get(id(inode))
@@ -341,7 +343,7 @@ class SimDisk(Files):
         ``keep``: the power fails, as in `power_cut`; None: only the process dies. ``doing``: it happens in the
         middle of the operation that ``fault`` is being asked about: of a write some part gets through.
         """
-        half: tuple[_Inode, bytes, int] | None = None
+        half: tuple[SimInode, bytes, int] | None = None
         if doing and self.doing is not None:
             inode, data, offset = self.doing
             part = bytes(data)[: rng.randint(0, len(data))]
@@ -383,7 +385,7 @@ class SimDisk(Files):
 
     # -------------------------------------------------------------------------------------- Files
 
-    def _name(self, verb: str, path: Path, inode: _Inode | None) -> None:
+    def _name(self, verb: str, path: Path, inode: SimInode | None) -> None:
         _apply(self._seen, verb, path, inode)
         self._pending.setdefault(path.parent, []).append((verb, path, inode))
 
@@ -398,7 +400,7 @@ class SimDisk(Files):
             if not self.is_dir(path.parent):
                 raise StoreError(f"cannot open {path}: no such directory")
             self.before("create", path)
-            inode = _Inode()
+            inode = SimInode()
             self._name("put", path, inode)
             self._mtimes[path] = self.now_ms
         file = SimFile(self, path, inode)
@@ -512,7 +514,7 @@ class SimDisk(Files):
         return StoreFullError("cannot write: No space left on device (errno 28)")
 
 
-def _apply(names: dict[Path, _Inode | None], verb: str, path: Path, inode: _Inode | None) -> None:
+def _apply(names: dict[Path, SimInode | None], verb: str, path: Path, inode: SimInode | None) -> None:
     if verb == "put":
         names[path] = inode
     elif verb.startswith("move "):

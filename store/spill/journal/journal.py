@@ -222,7 +222,7 @@ class Journal:
             try:
                 file.zero(left.at, left.end - left.at)
             except StoreFullError:
-                file.clear(left.at, left.end - left.at)
+                file.clear(left.at, left.end - left.at, unsure=left.end - left.at)
             try:
                 file.sync()
             except SyncFailedError as error:

@@ -57,6 +57,7 @@ class Replayed:
 
     =================  ================================================================================
     ``last``           index of the segment in which the journal ends
+    ``tail``           that segment; None if it is closed
     ``epoch``          epoch of the last frame
     ``frames``         how many frames were read
     ``synced``         highest journal position that a frame calls durable
@@ -66,10 +67,11 @@ class Replayed:
     =================  ================================================================================
     """
 
-    __slots__ = ("dirt", "epoch", "frames", "kill_ids", "kill_versions", "last", "synced")
+    __slots__ = ("dirt", "epoch", "frames", "kill_ids", "kill_versions", "last", "synced", "tail")
 
     def __init__(self) -> None:
         self.last = 0
+        self.tail: JournalSegment | None = None
         self.epoch = 0
         self.frames = 0
         self.synced = 0
@@ -122,6 +124,7 @@ def replay(segments: list[JournalSegment], store_id: bytes, claim: int, durable:
         if not segment.closed:
             break
     last = segments[result.last]
+    result.tail = None if last.closed else last
     behind = segments[result.last :] if not last.closed else segments[result.last + 1 :]
     result.dirt = [(segment, position, size) for segment in behind for position, size in _not_zero(segment)]
     end = last.base + last.end
@@ -249,11 +252,19 @@ def _claim_in(segment: JournalSegment, position: int, size: int, seed: int) -> i
 
 
 def cut_behind(result: Replayed) -> None:
-    """Zero everything behind the journal's end and sync: nothing there may look like a frame after a later crash."""
+    """Zero everything behind the journal's end and sync: nothing there may look like a frame after a later crash.
+
+    Where the next frame will begin, zeros are written even if it reads as zeros. These may be zeros over a frame whose
+    write failed, in the page cache only: the process was killed before their sync, or that sync failed.
+    """
     changed: dict[int, JournalSegment] = {}
     for segment, position, size in result.dirt:
         segment.file.zero(position, size)
         changed[segment.no] = segment
+    tail = result.tail
+    if tail is not None and tail.end + FRAME_BYTES <= tail.size:
+        tail.file.clear(tail.end, FRAME_BYTES, unsure=FRAME_BYTES)
+        changed[tail.no] = tail
     for segment in changed.values():
         segment.file.sync()
 
