@@ -132,7 +132,12 @@ OWN_KEYS: dict[str, Key] = {
             "If more messages than this are due at once, the recovery thread delivers most of them.",
             a_whole_number(1, 2**31 - 1),
         ),
-        Key("timewheelBatchRecords", "500", "Most messages in one batch of deliveries.", a_whole_number(1, 65_536)),
+        Key(
+            "timewheelBatchRecords",
+            "500",
+            "Most messages in one batch of deliveries. More than 500 make a hot second slower.",
+            a_whole_number(1, 65_536),
+        ),
         Key("aclFile", "", "File with the access rules. Empty: config/plain_acl.yml in the store directory.", any_text),
         Key(
             "lockMaxLiveTime",
