@@ -13,9 +13,12 @@ within the same query. So a bulk move to later times (an interval above 0, resta
 more messages match than one call may change.
 
 If the disk fails in between, the answer has what was done, and its cursor goes on at the failure. The error is raised
-only if nothing was done, so that a repeated call never changes a message twice. A move to later times cannot go on:
-each message that was not moved gets the error as its answer. The same holds when the time of a call is over
-(`looking.CALL_NS`).
+only if nothing was done, so that a repeated call never changes a message twice. That includes a message that cannot be
+read now: it may match. A move to later times cannot go on: each message that was not moved gets the error as its
+answer. The same holds when the time of a call is over (`looking.CALL_NS`).
+
+A damaged record is never read again, so nobody waits for it: it matches no query that has to read it, and a move by
+due times alone answers REFUSED for it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from typing import TYPE_CHECKING, overload
 
 from broker_plugin.pending.changes import Changes
 from broker_plugin.pending.looking import CALL_NS, Cursor, Looker, Slice
+from remoting.messages.message import RecordError
 from store.disk.errors import StoreError
 from store.disk.ticket import Ticket
 from store.put.pending_api import (
@@ -40,6 +44,7 @@ from store.put.pending_api import (
     PendingVerdict,
 )
 from store.put.pending_cursor import cursor_text
+from store.spill.rows.model import RecordCorruptError
 
 if TYPE_CHECKING:
     from threading import RLock
@@ -99,7 +104,7 @@ class Bulk:
         by_ms: int | None,
     ) -> tuple[list[PendingAnswer], int, Cursor | None]:
         later = verb is PendingVerb.RESTART or (by_ms is not None and by_ms > 0)
-        wanted, looked_at, cursor = self._gather(query, cursor, BULK_MAX + 1 if later else limit)
+        wanted, looked_at, cursor = self._gather(query, cursor, BULK_MAX + 1 if later else limit, later)
         if later and (len(wanted) > limit or cursor is not None):
             raise PendingError(
                 f"more than {min(limit, len(wanted))} messages match, or only {looked_at} could be looked at: several "
@@ -117,6 +122,9 @@ class Bulk:
                 answers.append(self._changes.move(order, now_ms, tickets))
                 moved += answers[-1].verdict is _V.DONE
             except StoreError as error:
+                if isinstance(error.__cause__, (RecordCorruptError, RecordError)):  # it never will be read
+                    answers.append(_failed(offset, wanted_ms, error))
+                    continue
                 if not moved and not (answers and isinstance(error, OutOfTimeError)):
                     raise
                 if later:
@@ -132,14 +140,20 @@ class Bulk:
         return answers, looked_at, cursor
 
     def _gather(
-        self, query: PendingQuery, cursor: Cursor | None, limit: int
+        self, query: PendingQuery, cursor: Cursor | None, limit: int, whole: bool
     ) -> tuple[list[Cursor], int, Cursor | None]:
+        """Find what is to be moved. Raises StoreError; with ``whole`` also if some were found before the failure."""
         wanted: list[Cursor] = []
         looked_at = 0
         has_time = self._looker.time_left()
         self._changes.settle_owed()
         while cursor is not None and len(wanted) < limit and looked_at < LOOKED_AT_MAX and has_time():
-            found = self._looker.slice(query, cursor, limit - len(wanted), records=False)
+            try:
+                found = self._looker.slice(query, cursor, limit - len(wanted), records=False, complete=True)
+            except StoreError:
+                if whole or not wanted:
+                    raise
+                break
             wanted += zip(found.dues, found.ids, strict=True)
             looked_at += found.looked_at
             cursor = found.next
@@ -174,7 +188,7 @@ class Bulk:
         changes, looker = self._changes, self._looker
         with self._lock:
             changes.settle_owed()  # what a refused message has replaced for now may be what is asked for
-            seen = looker.look(query, cursor, most, versions=True)
+            seen = looker.look(query, cursor, most, versions=True, complete=True)
         found = looker.matching(query, seen, most)
         if not found.ids:
             return found, None
@@ -182,7 +196,8 @@ class Bulk:
         with self._lock:
             begin_ns = looker.worked_ns()
             if not changes.still_wait(found):
-                found = looker.matching(query, looker.look(query, cursor, most, versions=True), most)
+                seen = looker.look(query, cursor, most, versions=True, complete=True)
+                found = looker.matching(query, seen, most)
                 if not found.ids:
                     return found, None
                 rows = changes.past_rows(found, now_ms)

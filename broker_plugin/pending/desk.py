@@ -167,7 +167,7 @@ class PendingDesk:
         return PendingPage(rows=tuple(rows), next=cursor_text(cursor))
 
     def count(self, query: PendingQuery, after: str = "") -> PendingCount:
-        """Count matching messages. Raises PendingError."""
+        """Count matching messages. Raises PendingError, StoreError."""
         checked(query)
         if query.is_empty:
             first_ms = last_ms = None
@@ -189,7 +189,12 @@ class PendingDesk:
         looked_at = 0
         has_time = self._looker.time_left()
         while cursor is not None and looked_at < LOOKED_AT_MAX and has_time():
-            found = self._looker.slice(query, cursor)
+            try:
+                found = self._looker.slice(query, cursor, complete=True)
+            except StoreError:
+                if not count:
+                    raise
+                break
             cursor = found.next
             looked_at += found.looked_at
             count += len(found.ids)
@@ -308,7 +313,12 @@ class PendingDesk:
         looked_at = 0
         has_time = self._looker.time_left()
         while cursor is not None and len(answers) < limit and looked_at < LOOKED_AT_MAX and has_time():
-            found = self._looker.slice(query, cursor, limit - len(answers), records=False)
+            try:
+                found = self._looker.slice(query, cursor, limit - len(answers), records=False, complete=True)
+            except StoreError:
+                if not answers:
+                    raise
+                break
             cursor = found.next
             looked_at += found.looked_at
             answers += [

@@ -13,6 +13,7 @@ from remoting.pending_rules import time_fault
 from store.disk.errors import StoreError
 from store.put.pending_api import PendingError, PendingQuery, PendingRow
 from store.put.pending_cursor import cursor_place
+from store.spill.rows.model import RecordCorruptError
 
 if TYPE_CHECKING:
     from threading import RLock
@@ -113,13 +114,16 @@ class Looker:
         end_ns = self.passed_ns() + CALL_NS
         return lambda: self.passed_ns() < end_ns
 
-    def slice(self, query: PendingQuery, after: Cursor, limit: int = SLICE, *, records: bool = True) -> Slice:
+    def slice(
+        self, query: PendingQuery, after: Cursor, limit: int = SLICE, *, records: bool = True, complete: bool = False
+    ) -> Slice:
         """Look at the next few messages behind a key, until ``limit`` match.
 
-        Without ``records`` a query for due times alone reads none.
+        Without ``records`` a query for due times alone reads none. With ``complete`` the slice ends before a message
+        that the disk cannot read now; StoreError if that is the first one. Else it leaves the message out.
         """
         with self._lock:
-            seen = self.look(query, after, limit, records=records)
+            seen = self.look(query, after, limit, records=records, complete=complete)
         found = self.matching(query, seen, limit)
         self.pause()
         return found
@@ -136,7 +140,14 @@ class Looker:
             self._cost_ns += ((self.worked_ns() - begin_ns) / rows - self._cost_ns) / 8
 
     def look(
-        self, query: PendingQuery, after: Cursor, limit: int = SLICE, *, records: bool = True, versions: bool = False
+        self,
+        query: PendingQuery,
+        after: Cursor,
+        limit: int = SLICE,
+        *,
+        records: bool = True,
+        versions: bool = False,
+        complete: bool = False,
     ) -> Looked:
         """Read the next slice, under the delivery lock; then call `matching`. Raises StoreError."""
         begin_ns = self.worked_ns()
@@ -147,7 +158,7 @@ class Looker:
         seen = Looked(columns.dues, columns.ids, columns.refs)
         is_last = len(seen.refs) < wanted
         if records or not query.is_of_due:
-            seen.texts, seen.sizes = self._read(seen.refs)
+            seen.texts, seen.sizes = self._read(seen.refs, complete)
             seen.end(len(seen.texts), is_last)
         else:
             seen.end(len(seen.refs), is_last)
@@ -172,8 +183,12 @@ class Looker:
         found.cut(max(1, limit))
         return found
 
-    def _read(self, refs: Sequence[int]) -> tuple[list[bytes], list[int]]:
-        """Read the first of these records, and their sizes; b"" for each that cannot be read."""
+    def _read(self, refs: Sequence[int], complete: bool) -> tuple[list[bytes], list[int]]:
+        """Read the first of these records, and their sizes; b"" for each that is damaged or cannot be read.
+
+        With ``complete`` only those before the first that the disk cannot read now; StoreError if there are none. A
+        damaged one is never read, however often it is tried, so it ends nothing.
+        """
         if not refs:
             return [], []
         try:
@@ -184,7 +199,13 @@ class Looker:
             for ref in refs:
                 try:
                     found = self._spill.read_outlines((ref,), SLICE_BYTES)
+                except RecordCorruptError:
+                    found = [b""], [0]
                 except StoreError:
+                    if complete and records:
+                        break
+                    if complete:
+                        raise
                     found = [b""], [0]
                 records += found[0]
                 sizes += found[1]
