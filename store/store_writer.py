@@ -222,6 +222,10 @@ class StoreWriter(StoreReader):
         log = self.commit_log
         return Ticket((log, log.end))
 
+    def delivery_ticket(self) -> Ticket | None:
+        """What must be durable before it is answered that a message was delivered; None under ASYNC_FLUSH."""
+        return self.commit_ticket() if self.options.flush_sync else None
+
     def settle(self) -> None:
         """Make sure that refused puts stay refused after a crash. Raises StoreError: try again."""
         if self.commit_log.is_torn:

@@ -135,8 +135,7 @@ class Bulk:
             if place % _MOVES_AT_ONCE == 0:
                 self._looker.pause()
         if tickets:
-            # The last ticket covers the others: all of them are positions of one journal.
-            self._changes.wait_of(tickets[-1], moved)
+            self._changes.wait_of(tickets, moved)
         return answers, looked_at, cursor
 
     def _gather(
@@ -181,7 +180,7 @@ class Bulk:
             cursor = found.next
         if last is not None:
             # The last ticket covers the others: all of them are positions of one journal.
-            self._changes.wait_of(last, len(done))
+            self._changes.wait_of((last,), len(done))
         return done, looked_at, cursor
 
     def _cancel_next(self, query: PendingQuery, cursor: Cursor, most: int, now_ms: int) -> tuple[Slice, Ticket | None]:

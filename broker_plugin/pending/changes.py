@@ -2,9 +2,10 @@
 
 A delivery holds the same lock, so no command meets a message half way: one of the two comes first, and the other sees
 its result. A change is journalled and takes effect in memory within one hold of the lock. It is answered when the
-journal is synced, whatever the flush mode. The calling thread waits for that outside the lock, so a slow disk makes a
-command slow but no delivery late. If that sync fails, the caller gets the error and must ask again; the message stays
-as the journal has it.
+journal is synced, whatever the flush mode. That a message was delivered is answered when the CommitLog is synced, if
+its flush mode waits for that (`DurableTarget`): else a power cut makes the message pending again. The calling thread
+waits for that outside the lock, so a slow disk makes a command slow but no delivery late. If that sync fails, the
+caller gets the error and must ask again; the message stays as the journal has it.
 
 A delivery that a failing disk refused may have left its records behind the log's end, and after a crash they would
 count as delivered. Before a change the target makes sure that they are gone (`SettlingTarget`), or the change fails.
@@ -16,24 +17,24 @@ proves anything: a delivery that is not found may be damaged, expired, or behind
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from broker_plugin.pending.cancelled import topic_crc
+from broker_plugin.pending.ended import cancelled, delivered, unknown
 from broker_plugin.pending.looking import shown
 from broker_plugin.pending.records import restamped, sent_delay_ms
-from broker_plugin.rules.properties import DUE_MAX_MS, own_properties_of
+from broker_plugin.rules.properties import DUE_MAX_MS
 from broker_plugin.rules.states import Move, State, after
-from remoting.layout import FRAME_ROW_BYTES, QUEUE_OFFSET_AT
-from remoting.layout.table import LONG
-from remoting.messages.message import RecordError, record_fields, store_ms_at
+from remoting.layout import FRAME_ROW_BYTES
+from remoting.messages.message import RecordError, record_fields
 from remoting.messages.properties import UNIQ_KEY, get_property
 from remoting.pending_rules import past_fault
 from store.disk.errors import StoreError
 from store.disk.flusher import Flusher
 from store.disk.ticket import Ticket
 from store.put.pending_api import PendingAnswer, PendingName, PendingOrder, PendingVerb, PendingVerdict
-from store.put.plugin_api import DeliveryTarget, LookupTarget, SettlingTarget
+from store.put.plugin_api import DeliveryTarget, DurableTarget, LookupTarget, SettlingTarget
 from store.spill.rows.model import Columns, RecordCorruptError
 
 if TYPE_CHECKING:
@@ -87,6 +88,9 @@ class Changes:
         self._past = past
         self._settle = target.settle if isinstance(target, SettlingTarget) else _is_settled
         self._lookup = target if isinstance(target, LookupTarget) else None
+        self._delivery_ticket: Callable[[], Ticket | None] = (
+            target.delivery_ticket if isinstance(target, DurableTarget) else _no_ticket
+        )
         self.watchers: list[ChangeWatcher] = []
         self.counts_topics = False
         """True if messages are counted by topic: a cancel must then know the topic, so it must read the record."""
@@ -107,10 +111,10 @@ class Changes:
         """
         with self._lock:
             found = self._find(name.offset)
-            cancelled = None if found is None or found.done else self._cancel(name, found, version, now_ms)
-        if cancelled is None:
+            done = None if found is None or found.done else self._cancel(name, found, version, now_ms)
+        if done is None:
             return self._not_pending(name, found, PendingVerb.CANCEL, later)
-        answer = self._durable(*cancelled, later)
+        answer = self._durable(*done, later)
         if later is None and answer.verdict is _V.DONE:
             self._past.sync()
         return answer
@@ -147,10 +151,12 @@ class Changes:
         self._flusher.wait(ticket)
         self._past.sync()
 
-    def wait_of(self, ticket: Ticket, count: int) -> None:
+    def wait_of(self, tickets: Sequence[Ticket], count: int) -> None:
         """`wait` for ``count`` changes of one call. Raises StoreError, whose text says that they were made."""
+        # The last position of a file covers those before.
+        last = dict(wait for ticket in tickets for wait in ticket.waits)
         try:
-            self.wait(ticket)
+            self.wait(Ticket(*last.items()))
         except StoreError as error:
             if not count:
                 raise
@@ -314,19 +320,20 @@ class Changes:
         lookup = self._lookup
         record = None if lookup is None else lookup.find_delivered(name.offset)
         if record is not None:
-            return _delivered(name, record)
+            answer = delivered(name, record)
+            return answer if answer.verdict is _V.UNKNOWN else self._durable(answer, self._delivery_ticket(), later)
         past = self._past
         if (row := past.find(name.offset)) is not None:
             if later is None:
                 past.sync()  # the row may be that of a cancel under way, or of one that a kill has cut short
             if name.topic and row.topic_crc != topic_crc(name.topic):
-                return _unknown("the name does not fit the message")
-            return _cancelled(verb, name.offset, row.version, row.due_ms, row.at_ms)
+                return unknown("the name does not fit the message")
+            return cancelled(verb, name.offset, row.version, row.due_ms, row.at_ms)
         if found is None:
-            return _unknown("no message is or was pending under this id, or it is long gone")
+            return unknown("no message is or was pending under this id, or it is long gone")
         if (name.topic or name.unique_key) and not self._is_named(name, found):
-            return _unknown("the name does not fit the message, or it is long gone")
-        return _unknown("it was delivered or cancelled: neither its delivery nor the row of its cancel can be read")
+            return unknown("the name does not fit the message, or it is long gone")
+        return unknown("it was delivered or cancelled: neither its delivery nor the row of its cancel can be read")
 
     def _is_named(self, name: PendingName, found: Found) -> bool:
         """True if a name fits a done message whose record can still be read."""
@@ -342,34 +349,8 @@ def _is_settled() -> None:
     """Nothing to settle: this target leaves nothing of a refused put."""
 
 
-def _unknown(detail: str) -> PendingAnswer:
-    return PendingAnswer(verdict=_V.UNKNOWN, detail=detail)
-
-
-def _cancelled(verb: PendingVerb, offset: int, version: int, due_ms: int, when_ms: int) -> PendingAnswer:
-    verdict = _V.ALREADY if verb is PendingVerb.CANCEL else _V.CANCELLED
-    return PendingAnswer(
-        verdict=verdict, detail="it was cancelled", offset=offset, version=version, due_ms=due_ms, when_ms=when_ms
-    )
-
-
-def _delivered(name: PendingName, record: bytes) -> PendingAnswer:
-    """The answer that says when and where a message was delivered."""
-    topic, queue_id, text = record_fields(record)
-    if (name.topic and topic != name.topic) or (name.unique_key and get_property(text, UNIQ_KEY) != name.unique_key):
-        return _unknown("the name does not fit the message")
-    own = own_properties_of(text) or (0, 0, 0)
-    (queue_offset,) = LONG.unpack_from(record, QUEUE_OFFSET_AT)
-    (when_ms,) = LONG.unpack_from(record, store_ms_at(record))
-    return PendingAnswer(
-        verdict=_V.TOO_LATE,
-        detail="it was delivered",
-        offset=name.offset,
-        version=own[1],
-        due_ms=own[2],
-        when_ms=when_ms,
-        where=f"{topic}/{queue_id}/{queue_offset}",
-    )
+def _no_ticket() -> None:
+    """Nothing to wait for: this target does not say when a delivery is durable."""
 
 
 def _new_due(order: PendingOrder, found: Found, record: bytes, now_ms: int) -> int:

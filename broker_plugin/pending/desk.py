@@ -277,8 +277,7 @@ class PendingDesk:
             answers.append(answer)
             self._looker.pause()
         if tickets:
-            # The last ticket covers the others: all of them are positions of one journal.
-            self._changes.wait_of(tickets[-1], changed)
+            self._changes.wait_of(tickets, changed)
         return answers
 
     def change_matching(

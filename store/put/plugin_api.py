@@ -47,6 +47,7 @@ __all__ = [
     "CommandOutcome",
     "CommandResult",
     "DeliveryTarget",
+    "DurableTarget",
     "Held",
     "HeldBatch",
     "LookupTarget",
@@ -137,6 +138,15 @@ class SettlingTarget(DeliveryTarget, Protocol):
         Call it before you cancel or move a message whose delivery was refused, under the lock under which you deliver.
         Costs nothing unless a write has failed.
         """
+        ...
+
+
+@runtime_checkable
+class DurableTarget(DeliveryTarget, Protocol):
+    """A target whose user may want deliveries to be durable before a command answers that they were made."""
+
+    def delivery_ticket(self) -> Ticket | None:
+        """A ticket for all deliveries so far; None if no answer waits for that (ASYNC_FLUSH)."""
         ...
 
 

@@ -31,6 +31,7 @@ from store.put.plugin_abilities import (
 from store.put.plugin_api import (
     BoundedTarget,
     CommandOutcome,
+    DurableTarget,
     Held,
     LookupTarget,
     Plugin,
@@ -238,7 +239,7 @@ def test_what_is_asked_of_plugin_and_store_is_typed(tmp_path):
         assert isinstance(plugin, protocol), protocol
     store = MessageStore.open(Files(), tmp_path / "store")
     try:
-        for target in (BoundedTarget, LookupTarget, SettlingTarget):
+        for target in (BoundedTarget, DurableTarget, LookupTarget, SettlingTarget):
             assert isinstance(store, target), target
     finally:
         store.close()
