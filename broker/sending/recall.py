@@ -97,7 +97,7 @@ class RecallProcessor:
             if record is not None:
                 topic, _, properties = record_fields(record)
                 if topic != handle.topic or get_property(properties, UNIQ_KEY) != handle.unique_key:
-                    return CommandResult(CommandOutcome.UNKNOWN, "the handle does not fit the message")
+                    break  # as if there were none: whose message it is, is nobody's business
             if isinstance(plugin, PendingPlugin):  # looks the message up and cancels it under one hold of the lock
                 # 0 would say that topic and key name the message.
                 offset = handle.offset or _NOBODY

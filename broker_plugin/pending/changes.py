@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from broker_plugin.pending.cancelled import topic_crc
-from broker_plugin.pending.ended import cancelled, delivered, unknown
+from broker_plugin.pending.ended import cancelled, delivered, not_found, unknown
 from broker_plugin.pending.looking import shown
 from broker_plugin.pending.records import restamped, sent_delay_ms
 from broker_plugin.rules.properties import DUE_MAX_MS
@@ -282,7 +282,7 @@ class Changes:
         if (name.topic and topic != name.topic) or (
             name.unique_key and get_property(text, UNIQ_KEY) != name.unique_key
         ):
-            return record, PendingAnswer(verdict=_V.UNKNOWN, detail="the name does not fit the message")
+            return record, not_found()
         if version is not None and version != found.version:
             return record, PendingAnswer(
                 verdict=_V.CHANGED,
@@ -327,12 +327,10 @@ class Changes:
             if later is None:
                 past.sync()  # the row may be that of a cancel under way, or of one that a kill has cut short
             if name.topic and row.topic_crc != topic_crc(name.topic):
-                return unknown("the name does not fit the message")
+                return not_found()
             return cancelled(verb, name.offset, row.version, row.due_ms, row.at_ms)
-        if found is None:
-            return unknown("no message is or was pending under this id, or it is long gone")
-        if (name.topic or name.unique_key) and not self._is_named(name, found):
-            return unknown("the name does not fit the message, or it is long gone")
+        if found is None or ((name.topic or name.unique_key) and not self._is_named(name, found)):
+            return not_found()
         return unknown("it was delivered or cancelled: neither its delivery nor the row of its cancel can be read")
 
     def _is_named(self, name: PendingName, found: Found) -> bool:

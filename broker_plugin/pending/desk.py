@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from broker_plugin.pending.bulk import Bulk, OutOfTimeError
 from broker_plugin.pending.changes import Changes
 from broker_plugin.pending.delay_keys import DelayKeys
+from broker_plugin.pending.ended import not_found
 from broker_plugin.pending.foresight import Foresight
 from broker_plugin.pending.looking import (
     LOOKED_AT_MAX,
@@ -140,7 +141,7 @@ class PendingDesk:
     def _seen(self, name: PendingName, found: Found, record: bytes, size: int) -> PendingAnswer:
         row = self._looker.row(record, size, found.delay_id, found.due_ms)
         if (name.topic and name.topic != row.topic) or (name.unique_key and name.unique_key != row.unique_key):
-            return PendingAnswer(verdict=_V.UNKNOWN, detail="the name does not fit the message")
+            return not_found()
         return PendingAnswer(
             verdict=_V.DONE, offset=found.delay_id, version=found.version, due_ms=found.due_ms, row=row
         )

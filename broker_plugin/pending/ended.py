@@ -9,13 +9,21 @@ from remoting.messages.message import record_fields, store_ms_at
 from remoting.messages.properties import UNIQ_KEY, get_property
 from store.put.pending_api import PendingAnswer, PendingName, PendingVerb, PendingVerdict
 
-__all__ = ["cancelled", "delivered", "unknown"]
+__all__ = ["cancelled", "delivered", "not_found", "unknown"]
 
 _V = PendingVerdict
 
 
+def not_found() -> PendingAnswer:
+    """The answer for a name that no message has: there is none at all, or it is another one.
+
+    Which of the two it is is nobody's business who may see one topic only (`PendingName`).
+    """
+    return unknown("no message is or was pending under this name, or it is long gone")
+
+
 def unknown(detail: str) -> PendingAnswer:
-    """The answer for a name under which nothing is found."""
+    """The answer for a message of which nothing more is known."""
     return PendingAnswer(verdict=_V.UNKNOWN, detail=detail)
 
 
@@ -31,7 +39,7 @@ def delivered(name: PendingName, record: bytes) -> PendingAnswer:
     """The answer that says when and where a message was delivered."""
     topic, queue_id, text = record_fields(record)
     if (name.topic and topic != name.topic) or (name.unique_key and get_property(text, UNIQ_KEY) != name.unique_key):
-        return unknown("the name does not fit the message")
+        return not_found()
     own = own_properties_of(text) or (0, 0, 0)
     (queue_offset,) = LONG.unpack_from(record, QUEUE_OFFSET_AT)
     (when_ms,) = LONG.unpack_from(record, store_ms_at(record))

@@ -87,7 +87,8 @@ class PendingName:
     """A caller's name of a message: ``offset``, or ``topic`` and ``key``.
 
     With an offset, a given ``topic`` or ``unique_key`` (the property ``UNIQ_KEY``) must be the message's, else it is
-    unknown. So an account that may see one topic finds no message of another by guessing offsets.
+    unknown, as if there were no message. So an account that may see one topic finds no message of another by guessing
+    offsets.
     """
 
     offset: int = 0

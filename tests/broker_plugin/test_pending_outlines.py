@@ -227,8 +227,8 @@ def test_a_name_is_compared_with_the_message_when_its_row_is_gone(monkeypatch: p
     for name, word in (
         (PendingName(offset=offset), "delivered or cancelled"),
         (PendingName(offset=offset, topic="Mine", unique_key="AC11"), "delivered or cancelled"),
-        (PendingName(offset=offset, topic="Other"), "does not fit"),
-        (PendingName(offset=offset, topic="Mine", unique_key="AC12"), "does not fit"),
+        (PendingName(offset=offset, topic="Other"), "under this name"),
+        (PendingName(offset=offset, topic="Mine", unique_key="AC12"), "under this name"),
     ):
         answer = desk.desk.change(PendingOrder(verb=PendingVerb.CANCEL, name=name), NOW)
         assert (answer.verdict, answer.due_ms) == (PendingVerdict.UNKNOWN, 0)
