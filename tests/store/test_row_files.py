@@ -1,14 +1,93 @@
-"""Rows of cancelled messages are read while old files go."""
+"""Rows of cancelled messages and of delay keys: read while old files go, and written again after a failed sync."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from remoting.layout import MESSAGE_ROW_BYTES
+from store.disk.errors import SyncFailedError
 from store.disk.files import Files
 from store.spill.state.message_rows import MessageRow, MessageRows
+from tests.support.simdisk import SimDisk
 
 ROWS = 12
 DAY_MS = 86_400_000
+ROOT = Path("/delay")
+
+
+def opened(disk: SimDisk, folder: str) -> MessageRows:
+    return MessageRows(disk, ROOT / folder, b"s" * 16, DAY_MS)
+
+
+def add(rows: MessageRows, *ids: int) -> None:
+    rows.add([MessageRow(delay_id, 1_000, 500, 7, 1, 9) for delay_id in ids])
+
+
+def sync_fails(disk: SimDisk, rows: MessageRows) -> None:
+    disk.fail_at("sync", {1}, SyncFailedError("input/output error"))
+    with pytest.raises(SyncFailedError):
+        rows.sync()
+    disk.fault = None
+
+
+def drop_pages(disk: SimDisk, folder: str, first: int, count: int) -> None:
+    """Have rows of the file read as they were before their write that no sync has carried to the medium."""
+    file = disk.open(ROOT / folder / "0000000001")
+    file.pwrite(bytes(count * MESSAGE_ROW_BYTES), first * MESSAGE_ROW_BYTES)
+
+
+def ids_after_a_power_cut(disk: SimDisk, folder: str) -> list[int]:
+    disk.power_cut(0.0)
+    return [row.delay_id for row in opened(disk, folder).each()]
+
+
+@pytest.mark.parametrize("folder", ["keys", "cancelled"])
+def test_rows_whose_pages_a_failed_sync_lost_are_written_again_before_they_are_called_durable(folder: str) -> None:
+    disk = SimDisk()
+    rows = opened(disk, folder)
+    add(rows, 1)
+    rows.sync()
+    add(rows, 2, 3)
+    sync_fails(disk, rows)
+    assert rows.synced == 1
+    drop_pages(disk, folder, 1, 2)
+    add(rows, 4)
+    sync_fails(disk, rows)
+    assert rows.synced == 1
+    drop_pages(disk, folder, 1, 3)
+    rows.sync()
+    assert rows.synced == rows.written == 4
+    add(rows, 5)
+    assert ids_after_a_power_cut(disk, folder) == [1, 2, 3, 4]
+
+
+def test_rows_whose_pages_a_failed_sync_lost_are_found_until_they_are_written_again() -> None:
+    disk = SimDisk()
+    rows = opened(disk, "cancelled")
+    add(rows, 1)
+    rows.sync()
+    add(rows, 2, 3)
+    sync_fails(disk, rows)
+    drop_pages(disk, "cancelled", 1, 2)
+    add(rows, 4)
+    assert [row.delay_id for row in rows.each()] == [1, 2, 3, 4]
+    assert rows.find(3) == MessageRow(3, 1_000, 500, 7, 1, 9)
+
+
+@pytest.mark.parametrize("folder", ["keys", "cancelled"])
+def test_rows_that_a_start_has_found_are_written_again_although_their_pages_are_gone_since(folder: str) -> None:
+    disk = SimDisk()
+    rows = opened(disk, folder)
+    add(rows, 1, 2)
+    sync_fails(disk, rows)
+    disk.kill()
+    again = opened(disk, folder)
+    assert [row.delay_id for row in again.each()] == [1, 2]
+    drop_pages(disk, folder, 0, 2)
+    again.sync()
+    assert ids_after_a_power_cut(disk, folder) == [1, 2]
 
 
 def test_a_look_that_is_under_way_still_reads_a_file_that_has_become_old(tmp_path: Path) -> None:

@@ -20,8 +20,13 @@ crc         4      CRC-32 of the row's other bytes, begun with that of the store
 Rows are hints: the delay store and the CommitLog are asked first whether a message is pending or was delivered. So a
 row may be written before the journal's frame, a damaged one is skipped, and one without its message does no harm.
 
-Cost: 44 bytes a row. A lookup reads the files whose range of ids includes it (3 MB each); only these ranges are kept in
-memory. Any thread.
+A failed sync may have lost any page that was written since the last good one, and the kernel has marked these pages
+clean: what is read there may be what stood there before. So rows are kept in memory until a sync covers them. After one
+that failed they are read from there, and written again before the next one. At open the rows of the last file are kept
+so, too. All rows that are not durable are in the last file, so these are at most 2.9 MB.
+
+Cost: 44 bytes a row. A lookup reads the files whose range of ids includes it (3 MB each); else only these ranges are
+kept in memory. Any thread.
 """
 
 from __future__ import annotations
@@ -91,9 +96,9 @@ class _Part:
         self.id_max = max(self.id_max, *ids)
         self.last_due_ms = max(self.last_due_ms, *dues)
 
-    def rows(self) -> NDArray[np.void]:
-        """All rows of the file, read from the disk: a structured array of shape ``(count,)``."""
-        data = self.file.pread(self.count * MESSAGE_ROW_BYTES, 0)
+    def rows(self, last: bytes | bytearray = b"") -> NDArray[np.void]:
+        """All rows of the file, read from the disk, but for the ``last``: a structured array of shape ``(count,)``."""
+        data = self.file.pread(self.count * MESSAGE_ROW_BYTES - len(last), 0) + last
         return np.frombuffer(data, _DTYPE, len(data) // MESSAGE_ROW_BYTES)
 
 
@@ -127,8 +132,11 @@ class MessageRows:
         self._lock = threading.Lock()
         self._written = self._synced = 0
         self._doubtful = False
-        """True if rows of the last file may be in the page cache only, and marked clean there. So after a failed sync;
-        at open because the process before may have been killed before its sync, or after one that failed."""
+        """True if ``_unsynced`` may be in the page cache only, and marked clean there, or not even there. So after a
+        failed sync; at open because the process before may have been killed before its sync, or after one that failed.
+        """
+        self._unsynced = bytearray()
+        """The rows at the end of the last file that may not be durable."""
         self._torn = False
         """True if rows of a write that failed may stand behind those of the last file."""
         self._doubtful_names = False
@@ -137,7 +145,9 @@ class MessageRows:
         if files.is_dir(directory):
             for name in sorted(name for name in files.listdir(directory) if name.isdecimal()):
                 self._open(directory / name)
-            self._doubtful = any(part.count for part in self._parts[-1:])
+            for part in self._parts[-1:]:
+                self._unsynced += part.rows().tobytes()
+            self._doubtful = bool(self._unsynced)
             self._doubtful_names = bool(self._parts)
 
     def _open(self, path: Path) -> None:
@@ -197,7 +207,7 @@ class MessageRows:
 
     def _newest_first(self) -> Iterator[MessageRow]:
         for part in reversed(self._parts):
-            rows = part.rows() if part.count else ()
+            rows = self._rows(part) if part.count else ()
             for end in range(len(rows), 0, -256):
                 for *fields, crc in rows[max(0, end - 256) : end].tolist()[::-1]:  # type: ignore[union-attr]
                     if self._sum(tuple(fields)) == crc:
@@ -227,7 +237,9 @@ class MessageRows:
             while start < len(ids):
                 part = self._room()
                 end = min(len(ids), start + self._rows_a_file - part.count)
-                self._write(part, data[start * MESSAGE_ROW_BYTES : end * MESSAGE_ROW_BYTES])
+                piece = data[start * MESSAGE_ROW_BYTES : end * MESSAGE_ROW_BYTES]
+                self._write(part, piece)
+                self._unsynced += piece
                 part.count += end - start
                 part.took(ids[start:end], dues[start:end])
                 self._written += end - start
@@ -287,19 +299,27 @@ class MessageRows:
             self._files.sync_dir(self._directory)
             self._doubtful_names = False
         if self._doubtful:  # a second sync would succeed without writing: the kernel has marked the pages clean
-            part.file.pwrite(part.file.pread(part.count * MESSAGE_ROW_BYTES, 0), 0)
+            # From memory: what can be read now is not what was written if the kernel has dropped the pages meanwhile.
+            part.file.pwrite(self._unsynced, part.count * MESSAGE_ROW_BYTES - len(self._unsynced))
         # Before the sync: if it fails, the rows are written again before the next one.
         self._doubtful = True
         part.file.sync()
         self._doubtful = False
+        self._unsynced.clear()
         self._synced = self._written
+
+    def _rows(self, part: _Part) -> NDArray[np.void]:
+        with self._lock:
+            if self._doubtful and part in self._parts[-1:]:
+                return part.rows(self._unsynced)
+        return part.rows()
 
     def each(self) -> Iterator[MessageRow]:
         """Read every row, oldest first."""
         with self._lock:
             parts = [part for part in self._parts if part.count]
         for part in parts:
-            for *fields, crc in part.rows().tolist():
+            for *fields, crc in self._rows(part).tolist():
                 if self._sum(tuple(fields)) == crc:
                     yield MessageRow(*fields)
 
@@ -318,7 +338,7 @@ class MessageRows:
         for part in parts:
             if not may_have(part):
                 continue
-            rows = part.rows()
+            rows = self._rows(part)
             for at in np.flatnonzero(rows[column] == value)[::-1].tolist():
                 *fields, crc = rows[at].item()
                 if self._sum(tuple(fields)) == crc:
