@@ -9,12 +9,13 @@ import pytest
 from remoting.layout import MESSAGE_ROW_BYTES
 from store.disk.errors import SyncFailedError
 from store.disk.files import Files
-from store.spill.state.message_rows import MessageRow, MessageRows
+from store.spill.state.message_rows import FILES_MAX, ROWS_A_FILE, MessageRow, MessageRows
 from tests.support.simdisk import SimDisk
 
 ROWS = 12
 DAY_MS = 86_400_000
 ROOT = Path("/delay")
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def opened(disk: SimDisk, folder: str) -> MessageRows:
@@ -101,3 +102,20 @@ def test_a_look_that_is_under_way_still_reads_a_file_that_has_become_old(tmp_pat
     assert [first.delay_id, *(row.delay_id for row in look)] == list(range(1, ROWS + 1))
     assert [row.delay_id for row in rows.each()] == list(range(ROWS - 3, ROWS + 1))
     rows.close()
+
+
+def test_beyond_so_many_files_the_oldest_is_forgotten_although_its_messages_are_not_due() -> None:
+    rows = MessageRows(SimDisk(), ROOT, b"s" * 16, DAY_MS, rows_a_file=4, files_max=3)
+    add(rows, *range(1, 13))
+    assert not rows.expire(0)
+    assert [row.delay_id for row in rows.each()] == list(range(1, 13))
+    add(rows, 13)
+    assert rows.expire(0)
+    assert not rows.expire(0)
+    assert [rows.find(delay_id) is not None for delay_id in range(1, 14)] == [False] * 4 + [True] * 9
+
+
+@pytest.mark.parametrize("page", ["pending", "configuration", "disk-format"])
+def test_the_documents_say_how_many_cancels_are_remembered(page: str) -> None:
+    text = (DOCS / f"{page}.md").read_text("utf-8")
+    assert f"{FILES_MAX * ROWS_A_FILE:,}" in text

@@ -3,7 +3,8 @@
 A cancelled message leaves the delay store with the last file that had it. Senders that repeat a cancel, and people who
 look for a message, ask later whether and when it was cancelled. So each cancel adds one row (folder ``cancelled``).
 Each message with a delay key adds one too (folder ``keys``): from these a start learns which keys are taken, without
-reading messages. A file is removed when all of its rows are old.
+reading messages. A file is removed when all of its rows are old; the oldest one also if there are more than
+``files_max``.
 
 ==========  =====  ====================================================================
 row         bytes  (little-endian; files ``NNNNNNNNNN`` of up to 65,536 rows)
@@ -55,7 +56,7 @@ _PROVEN = MESSAGE_ROW.struct(last="topic")
 _PROVEN_AND_CRC = MESSAGE_ROW_PROVEN.struct()
 ROWS_A_FILE = 65_536
 FILES_MAX = 64
-"""From more files than this the oldest is removed, even if its rows are not old yet."""
+"""From more files than this the oldest is removed, even if its rows are not old yet: 185 MB are enough for cancels."""
 _DUE_MAX_MS = 1 << 62
 TRUE_ROWS = 256
 """After so many true rows `MessageRows.void_tail` looks no further: as many as one write has, or more."""
@@ -110,6 +111,8 @@ class MessageRows:
         directory: has these files and no others.
         store_id: seeds the checksums, so that a row of another store never counts.
         keep_ms: how long a row is kept after its due time.
+        rows_a_file: a file with so many rows is full.
+        files_max: with more files the oldest one goes, see `FILES_MAX`.
     """
 
     def __init__(
@@ -346,7 +349,7 @@ class MessageRows:
         return None
 
     def expire(self, now_ms: int, is_wanted: Callable[[Sequence[int]], bool] = lambda _: False) -> bool:
-        """Remove one file whose rows are all old enough; True if there was one. The newest file always stays.
+        """Remove one file: of old rows only, or the oldest of too many. True if one went; the newest always stays.
 
         ``is_wanted`` is called with the ids of such a file; if it returns True, the file stays.
         """
