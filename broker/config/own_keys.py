@@ -102,7 +102,8 @@ OWN_KEYS: dict[str, Key] = {
         Key(
             "timewheelVerdictHours",
             "24",
-            "Hours after its due time for which the broker remembers that a message was cancelled.",
+            "Hours after its due time for which the broker remembers that a message was cancelled (of at most "
+            "4,194,304 cancels: the oldest go first).",
             _VERDICT_H,
         ),
         Key(

@@ -23,6 +23,7 @@ from broker_plugin.rules.ranges import KeyRanges
 from broker_plugin.rules.stats import Stats
 from broker_plugin.sweeper import Sweeper
 from broker_plugin.threads.clock import Clock
+from broker_plugin.threads.pace import BATCH_MAX
 from remoting.messages.message import Message
 from remoting.messages.properties import TW_ID, format_properties, get_property
 from store.disk.delay_id import delay_id
@@ -338,7 +339,7 @@ class Rig:
         armed_max: int = 8192,
         hand_max: int = 1024,
         scan_max: int = 512,
-        batch_max: int = 512,
+        batch_max: int = BATCH_MAX,
         max_delay_ms: int | None = None,
     ) -> None:
         self.clock = ManualClock(now_ms)
