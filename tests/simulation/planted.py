@@ -283,7 +283,7 @@ def _punch_what_is_done(self: Run) -> tuple[int, list[tuple[int, int]]]:
 
 
 def _reclaim_what_is_done(_self: Housekeeping, run: Run) -> int:
-    done = min(run.done.prefix, run.end) - run.punched
+    done = min(run.done.prefix, run.end) - run.rows_per_page - run.punched
     return 0 if run.is_index or done <= 0 else run.shape.data_bytes * done // run.count
 
 

@@ -317,13 +317,20 @@ class Run(RunPages):
         return ordinals[known], index[known], versions[known]
 
     def punchable(self) -> tuple[int, list[tuple[int, int]]]:
-        """The holes that the durable done prefix allows: (all ordinals below this one, [(file position, bytes)])."""
+        """The holes that the durable done prefix allows: (all ordinals below this one, [(file position, bytes)]).
+
+        One delivered page is kept: if the page behind it is damaged, it tells where the records of that begin.
+        """
         target = min(self.saved_prefix, self.end)
         if target <= self.punched or target >= self.shape.count or self.is_index:
             return self.punched, []
-        old, new = self.punched // self.rows_per_page, target // self.rows_per_page
+        old, new = self.punched // self.rows_per_page, target // self.rows_per_page - 1
+        if new <= old:
+            return self.punched, []
+        if self._in_hole(new):
+            return (new + 1) * self.rows_per_page, []  # of an older version, which kept no page
         size = self.shape.page_bytes
-        spots = [(FILE_HEADER_BYTES + old * size, (new - old) * size)] if new > old else []
+        spots = [(FILE_HEADER_BYTES + old * size, (new - old) * size)]
         # Page `old` is the first one that is not in a hole yet, so it can still be read.
         begin = self.shape.data_at if old == 0 else int(self.page(old).starts[0])
         stop = int(self.page(new).starts[0])

@@ -2,6 +2,7 @@
 
 A damaged column page is rebuilt from its records in memory (`store.spill.runs.rebuild`) and noted in ``rebuilt``. If
 that fails, its records, and only these, are hidden from scans. The page is noted in ``damage``, and the run is kept.
+A page in a hole is no damage: nobody needs what was there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from store.spill.rows.manifest import DataEntry
 from store.spill.rows.page_cache import RunPageCache
 from store.spill.rows.run_shape import RunShape
 from store.spill.rows.source import Longs, Places, Source
-from store.spill.runs.rebuild import rebuilt_page
+from store.spill.runs.rebuild import place_before, rebuilt_page
 
 __all__ = ["RunPages"]
 
@@ -66,11 +67,8 @@ class RunPages(Source):
         """Column page ``number``, read and checked. Raises StoreCorruptError if it is damaged and cannot be rebuilt."""
         found = self._cache.get(self.no, number)
         if found is None:
-            size = self.shape.page_bytes
-            at = FILE_HEADER_BYTES + number * size
             try:
                 found = self._read_page(number)
-                self._check_place(found, number, at)
             except StoreCorruptError as error:
                 again = self._rebuild(number)
                 if again is None:
@@ -78,7 +76,7 @@ class RunPages(Source):
                 found = again
                 self.rebuilt[number] = str(error)
             # `ColumnPage` adds the position of each record: 8 bytes.
-            self._cache.put(self.no, number, found, size + 8 * len(found))
+            self._cache.put(self.no, number, found, self.shape.page_bytes + 8 * len(found))
         assert isinstance(found, ColumnPage)
         return found
 
@@ -86,7 +84,9 @@ class RunPages(Source):
         size = self.shape.page_bytes
         at = FILE_HEADER_BYTES + number * size
         read = read_place_page if self.is_index else read_column_page
-        return read(self.file.pread(size, at), number, self._seed, self.path, at)
+        page = read(self.file.pread(size, at), number, self._seed, self.path, at)
+        self._check_place(page, number, at)
+        return page
 
     def _rebuild(self, number: int) -> ColumnPage | None:
         """Rebuild a damaged column page from its records; None if that is not possible."""
@@ -99,23 +99,50 @@ class RunPages(Source):
             if self._columns is None or len(self._columns) != self.shape.count:
                 return None
             return self._columns.page(first, self.rows_per_page)
-        position = self.shape.data_at
         for before_it in range(self._damaged_from(number), number):
             self.try_page(before_it)  # from the front: from the back, each page would recurse into the one before it
-        if number:
-            before = self.try_page(number - 1)
-            if before is None:
-                return None
-            position = before.starts.item(-1) + before.sizes.item(-1)
+        position = self._begin(number)
+        if position is None:
+            return None
         count = min(self.rows_per_page, self.shape.count - first)
         return rebuilt_page(self.file, first, count, position, self.shape.data_at + self.shape.data_bytes)
 
+    def _begin(self, number: int) -> int | None:
+        """Where the records of page ``number`` begin, as other pages tell it; None if they do not."""
+        if not number:
+            return self.shape.data_at
+        if self._in_hole(number - 1):
+            return self._begin_behind_hole(number)
+        before = self.try_page(number - 1)
+        return None if before is None else before.starts.item(-1) + before.sizes.item(-1)
+
+    def _begin_behind_hole(self, number: int) -> int | None:
+        """`_begin` of a page that has a hole before it: counted back from the next page that can be read."""
+        shape = self.shape
+        after, end = number + 1, shape.data_at + shape.data_bytes
+        while after < shape.pages:
+            try:
+                end = self._read_page(after).starts.item(0)
+                break
+            except StoreCorruptError:
+                after += 1
+        count = min(after * self.rows_per_page, shape.count) - number * self.rows_per_page
+        return place_before(self.file, shape.data_at, end, count)
+
+    def _in_hole(self, number: int) -> bool:
+        """True if column page ``number`` lies in a hole: all of it is done, and it reads as zeros."""
+        size = self.shape.page_bytes
+        done = (number + 1) * self.rows_per_page <= self.done.prefix and not self.is_index
+        return done and self.file.pread(size, FILE_HEADER_BYTES + number * size) == bytes(size)
+
     def _damaged_from(self, number: int) -> int:
-        """The first page of the unbroken row of unreadable pages that ends before page ``number``."""
+        """The first page of the unbroken row of unreadable pages, none in a hole, that ends before page ``number``."""
         while number and self._cache.get(self.no, number - 1) is None and number - 1 not in self.damage:
             try:
                 self._read_page(number - 1)
             except StoreCorruptError:
+                if self._in_hole(number - 1):
+                    break
                 number -= 1
             else:
                 break
@@ -147,13 +174,14 @@ class RunPages(Source):
         return found
 
     def try_page(self, number: int) -> ColumnPage | None:
-        """Column page ``number``; None if `page` fails, which is noted in ``damage``."""
+        """Column page ``number``; None if `page` fails, which is noted in ``damage`` unless the page is in a hole."""
         if number in self.damage:
             return None
         try:
             return self.page(number)
         except StoreCorruptError as error:
-            self.damage[number] = str(error)
+            if not self._in_hole(number):
+                self.damage[number] = str(error)
             return None
 
     def identities(self, ordinals: Longs) -> tuple[Longs, Longs]:

@@ -330,7 +330,8 @@ class Housekeeping:
         """Bytes of the durable done prefix that are not a hole yet, estimated."""
         if run.is_index:
             return 0
-        done = min(run.saved_prefix, run.end) - run.punched
+        # One page is kept (`Run.punchable`).
+        done = min(run.saved_prefix, run.end) - run.rows_per_page - run.punched
         return run.shape.data_bytes * done // run.count if done > 0 else 0
 
     def _punch(self, run: Run) -> _Job:

@@ -166,6 +166,8 @@ def _mend_pages(
 ) -> None:
     shape = entry.shape
     run = Run(entry.no, file, shape, store_id, RunPageCache(1 << 20), entry.first, entry.end)
+    if done is not None:
+        run.restore(done.copy())  # without it, a hole would be taken for damage
     read, write = read_column_page, column_page
     columns: SegmentColumns | None = None
     if entry.data is not None and data is not None:
