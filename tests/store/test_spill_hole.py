@@ -132,9 +132,9 @@ def test_a_hole_of_an_older_version_is_made_larger_from_where_it_ends(further: i
         assert again.damage == {}
 
 
-def _world(pages: int) -> tuple[Rig, Run]:
-    """A store with a run whose first pages are holes; the first page behind them is damaged."""
-    rig = Rig(segment_bytes=14_000, punch_bytes=1 << 30)
+def _delivered(until_ms: int, **options: int) -> tuple[Rig, Run]:
+    """A store with two runs; what is due before ``until_ms`` has been delivered from the first one."""
+    rig = Rig(segment_bytes=14_000, **options)
     for first in (100_000, 200_000):
         entries = [(due_ms, rig.store.next_id()) for due_ms in range(first, first + 60)]
         block = rig.store.append([(due_ms, id_, _record(due_ms, id_)) for due_ms, id_ in entries])
@@ -145,11 +145,38 @@ def _world(pages: int) -> tuple[Rig, Run]:
     runs = [source for source in rig.sources() if isinstance(source, Run) and not source.is_index]
     (run,) = [run for run in runs if run.shape.due_min == 100_000]
     assert (run.first, run.count) == (0, 60)
-    rows = run.rows_per_page
+    _deliver(rig, until_ms)
+    return rig, run
+
+
+def _deliver(rig: Rig, until_ms: int) -> None:
     with rig.store.lock:
-        rig.store.frontier_ms = 100_000 + pages * rows + 1
-        rig.store.mark_done(rig.store.scan((-1, 0), rig.store.frontier_ms, 1_000).refs)
+        rig.store.frontier_ms = until_ms
+        rig.store.mark_done(rig.store.scan((-1, 0), until_ms, 1_000).refs)
     rig.checkpoint()
+
+
+def test_a_hole_grows_page_by_page_up_to_the_page_that_is_kept() -> None:
+    """Rounds that find nothing to give back must not count as a hole: the next one would leave pages out."""
+    rig, run = _delivered(100_010)
+    size, rows = run.shape.page_bytes, run.rows_per_page
+    for until_ms in range(100_010, 100_050, rows):
+        _deliver(rig, until_ms)
+        rig.settle()
+        hole = run.saved_prefix // rows - 1
+        assert run.punched // rows == hole
+        assert run.file.pread(hole * size, FILE_HEADER_BYTES) == bytes(hole * size)
+        start = int(run.page(hole).starts[0])
+        assert not any(run.file.pread(start - run.shape.data_at, run.shape.data_at))
+    rig.restart()
+    rig.check()
+    assert rig.dues()[0] == until_ms
+
+
+def _world(pages: int) -> tuple[Rig, Run]:
+    """A store with a run whose first pages are holes; the first page behind them is damaged."""
+    rig, run = _delivered(100_001 + pages * 3, punch_bytes=1 << 30)
+    assert run.rows_per_page == 3
     _punch(run, pages)
     _damage(run, pages)
     return rig, run
