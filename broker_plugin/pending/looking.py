@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker_plugin.pending.records import fitting, row_of
@@ -10,7 +10,7 @@ from broker_plugin.rules.properties import DUE_MAX_MS, own_properties_of
 from broker_plugin.rules.ranges import KEY_MAX, Key
 from remoting.messages.message import record_fields
 from remoting.pending_rules import time_fault
-from store.disk.errors import StoreError
+from store.disk.errors import StoreClosedError, StoreError
 from store.put.pending_api import PendingError, PendingQuery, PendingRow
 from store.put.pending_cursor import cursor_place
 from store.spill.rows.model import RecordCorruptError
@@ -158,7 +158,7 @@ class Looker:
         seen = Looked(columns.dues, columns.ids, columns.refs)
         is_last = len(seen.refs) < wanted
         if records or not query.is_of_due:
-            seen.texts, seen.sizes = self._read(seen.refs, complete)
+            seen.texts, seen.sizes = self._read(seen, complete)
             seen.end(len(seen.texts), is_last)
         else:
             seen.end(len(seen.refs), is_last)
@@ -183,29 +183,32 @@ class Looker:
         found.cut(max(1, limit))
         return found
 
-    def _read(self, refs: Sequence[int], complete: bool) -> tuple[list[bytes], list[int]]:
+    def _read(self, seen: Looked, complete: bool) -> tuple[list[bytes], list[int]]:
         """Read the first of these records, and their sizes; b"" for each that is damaged or cannot be read.
 
         With ``complete`` only those before the first that the disk cannot read now; StoreError if there are none. A
         damaged one is never read, however often it is tried, so it ends nothing.
         """
-        if not refs:
+        if not seen.refs:
             return [], []
         try:
-            return self._spill.read_outlines(refs, SLICE_BYTES)
+            return self._spill.read_outlines(seen.refs, SLICE_BYTES)
         except StoreError:
             records: list[bytes] = []
             sizes: list[int] = []
-            for ref in refs:
+            for due_ms, id_, ref in zip(seen.dues, seen.ids, seen.refs, strict=True):
                 try:
                     found = self._spill.read_outlines((ref,), SLICE_BYTES)
                 except RecordCorruptError:
                     found = [b""], [0]
-                except StoreError:
+                except StoreClosedError:
+                    raise
+                except StoreError as error:
                     if complete and records:
                         break
                     if complete:
-                        raise
+                        where = f"pending message {id_:#x}, due at {due_ms} (epoch ms)"
+                        raise StoreError(f"{where}, cannot be read: {error}") from error
                     found = [b""], [0]
                 records += found[0]
                 sizes += found[1]

@@ -171,3 +171,12 @@ def test_a_move_by_due_times_tells_of_a_damaged_message_and_goes_on(
     assert (moved.verdicts, moved.next) == ({V.REFUSED: 1, V.DONE: 5}, "")
     assert offsets(moved, V.REFUSED) == ids[:1]
     assert "cannot be read: a checksum" in moved.answers[0].detail
+
+
+def test_the_error_names_the_message_by_its_due_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it can be left out by a due range if the disk never reads it again."""
+    desk, ids = filled()
+    failing(monkeypatch, desk, ids[0], lambda _: StoreError("cannot read /store/run: Input/output error (errno 5)"))
+    with pytest.raises(StoreError, match=rf"{ids[0]:#x}, due at {FAR} \(epoch ms\), cannot be read: cannot read /store"):
+        desk.desk.count(MINE)
+    assert desk.desk.count(PendingQuery(topic="Mine", due_from_ms=FAR + 1)).count == 2

@@ -10,6 +10,7 @@ from remoting.messages.properties import TW_DUE, TW_ID
 from remoting.messages.record import Message, encode_record
 from store.disk.aside import AsideDir
 from store.disk.delay_id import delay_id, id_text
+from store.disk.errors import StoreCorruptError
 from store.spill.rows.page_cache import RunPageCache
 from store.spill.runs.run import Run
 from store.spill.upkeep.repair import repair_spill
@@ -204,3 +205,17 @@ def test_the_repair_makes_the_page_behind_the_hole_again() -> None:
     rig.open()
     rig.check()
     assert rig.dues() == expected
+
+
+def test_a_read_in_a_hole_costs_the_same_however_long_the_hole_is() -> None:
+    """Whoever asks for a message that was delivered long ago holds the delivery lock meanwhile."""
+    disk, run = _punched(0x100, "older")
+    again = _again(disk, run)
+    reads = []
+    for page in range(DONE // ROWS):
+        before = disk.reads
+        with pytest.raises(StoreCorruptError):
+            again.page(page)
+        reads.append(disk.reads - before)
+    assert reads == [2] * (DONE // ROWS)
+    assert not again.damage

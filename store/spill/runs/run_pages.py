@@ -89,8 +89,8 @@ class RunPages(Source):
         return page
 
     def _rebuild(self, number: int) -> ColumnPage | None:
-        """Rebuild a damaged column page from its records; None if that is not possible."""
-        if self.damage.get(number):
+        """Rebuild a damaged column page from its records; None if that is not possible, or if it is a hole."""
+        if self.damage.get(number) or self._in_hole(number):
             return None
         first = number * self.rows_per_page
         if self.segment is not None:

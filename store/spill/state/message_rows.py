@@ -303,7 +303,7 @@ class MessageRows:
             self._doubtful_names = False
         if self._doubtful:  # a second sync would succeed without writing: the kernel has marked the pages clean
             # From memory: what can be read now is not what was written if the kernel has dropped the pages meanwhile.
-            part.file.pwrite(self._unsynced, part.count * MESSAGE_ROW_BYTES - len(self._unsynced))
+            part.file.pwrite(bytes(self._unsynced), part.count * MESSAGE_ROW_BYTES - len(self._unsynced))
         # Before the sync: if it fails, the rows are written again before the next one.
         self._doubtful = True
         part.file.sync()
