@@ -12,7 +12,8 @@ from typing import Any, TypeVar, cast
 import click
 
 from broker.cli.common import account_option, namesrv_option, one_line_errors, pairs, say, secret_of, tls_options
-from broker.cli.pending_tables import as_table, bars_of, result_rows, topic_rows, waiting_rows
+from broker.cli.pending_tables import as_table, bars_of, bulk_lines, result_rows, topic_rows, waiting_rows
+from remoting.printable import printable
 from timewheel_client import ChangeResult, MatchingResult, PendingClient, ServiceClient, Which
 from timewheel_client.net.client_core import now_ms
 from timewheel_client.net.tls import Tls
@@ -276,6 +277,7 @@ def _change(verb: str, text: str, *options: Callable[[Any], Any]) -> None:
                 which, verb, limit=limit, dry_run=not yes, due_ms=due_ms, by_ms=by_ms, after=after
             )
             _show_bulk(found, as_json)
+            _fail_of_error(found)
             _fail_unless("undecided" not in found.verdicts)
 
         run(work)
@@ -324,21 +326,18 @@ def _show(results: list[ChangeResult], as_json: bool) -> None:
         _say_lines(as_table(result_rows(_each(results), now_ms())))
 
 
-def _show_bulk(found: MatchingResult, as_json: bool) -> None:
+def _show_bulk(found: MatchingResult, as_json: bool, go_on: str = "") -> None:
     if as_json:
         say(json.dumps({**asdict(found), "answers": [_plain(answer) for answer in found.answers], "next": found.next}))
         return
-    if found.answers:
-        _say_lines(as_table(result_rows(found.answers[:LIST_LIMIT], now_ms())))
-    if len(found.answers) > LIST_LIMIT:
-        say(f"… and {sum(found.verdicts.values()) - LIST_LIMIT} more")
-    total = sum(found.verdicts.values())
-    if found.dry_run:
-        say(f"{total} messages would be changed; none was. To change them, add --yes")
-    else:
-        say(", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items()) or "nothing matches")
-    if found.unfinished:
-        say(f"the limit is reached; more may match on {', '.join(found.unfinished)}: go on with --after '{found.next}'")
+    for line in bulk_lines(found, now_ms(), go_on):
+        say(line)
+
+
+def _fail_of_error(found: MatchingResult) -> None:
+    """Raises click.ClickException if an error ended a bulk change in the middle."""
+    if found.errors:
+        raise click.ClickException(printable("; ".join(f"{broker}: {text}" for broker, text in found.errors.items())))
 
 
 _change("cancel", f"Cancel messages. {_WHOM}")
@@ -365,10 +364,11 @@ def purge_command(run: Callable[[Work], None], topic: str, dry_run: bool, yes: b
 
     async def work(client: PendingClient) -> None:
         found = await client.change_matching(Which(topic=topic), "cancel", dry_run=not yes, purge=True)
-        if as_json or found.verdicts:
-            _show_bulk(found, as_json)
+        if as_json or found.verdicts or found.errors:
+            _show_bulk(found, as_json, "purge again")
         else:
             say(f"nothing to purge: no broker has topic {topic!r}, and no message of it is pending")
+        _fail_of_error(found)
         _fail_unless(bool(found.verdicts))
 
     run(work)

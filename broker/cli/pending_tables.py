@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from remoting.printable import printable
-from timewheel_client import ChangeResult, OutlookResult, TopicWaiting, WaitingMessage
+from timewheel_client import ChangeResult, MatchingResult, OutlookResult, TopicWaiting, WaitingMessage
 from timewheel_client.values.times import format_instant, format_span
 
-__all__ = ["as_table", "bars_of", "result_rows", "topic_rows", "waiting_rows"]
+__all__ = ["as_table", "bars_of", "bulk_lines", "result_rows", "topic_rows", "waiting_rows"]
 
 CELL_MAX = 60
 BAR = 50
+RESULTS_SHOWN = 100
 
 
 def as_table(rows: Sequence[Sequence[str]]) -> str:
@@ -82,6 +83,24 @@ def result_rows(results: Iterable[ChangeResult], now_ms: int) -> list[tuple[str,
             for result in results
         ),
     ]
+
+
+def bulk_lines(found: MatchingResult, now_ms: int, go_on: str = "") -> list[str]:
+    """Lines of a bulk change: the first results, their sums, and how to go on (with the cursor, unless it is said)."""
+    lines = as_table(result_rows(found.answers[:RESULTS_SHOWN], now_ms)).split("\n") if found.answers else []
+    total = sum(found.verdicts.values())
+    if len(found.answers) > RESULTS_SHOWN:
+        lines.append(f"… and {total - RESULTS_SHOWN} more")
+    if found.dry_run:
+        lines.append(f"{total} messages would be changed; none was. To change them, add --yes")
+    else:
+        told = ", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items())
+        lines.append(told or ("nothing was changed" if found.errors else "nothing matches"))
+    if found.unfinished:
+        why = "an error ended it" if found.errors else "the limit is reached"
+        go_on = go_on or f"go on with --after '{found.next}'"
+        lines.append(f"{why}; more may match on {', '.join(found.unfinished)}: {go_on}")
+    return lines
 
 
 def _until(due_ms: int, now_ms: int) -> str:

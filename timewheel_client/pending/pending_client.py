@@ -44,6 +44,7 @@ TIMEOUT_MS = 30_000
 PAGE = 500
 CALL_LIMIT = 10_000
 ANSWERS_KEPT = 10_000
+NOT_KNOWN = "whether this call changed something is not known"
 
 
 class PendingClient:
@@ -200,20 +201,34 @@ class PendingClient:
                 return
 
     async def count(self, which: Which | None = None) -> dict[str, int]:
-        """Count what is pending: brokers with their numbers."""
+        """Count what is pending: brokers with their numbers.
+
+        Raises the first error of a broker once all have ended. If some were counted, its text says how many, and behind
+        which cursors the rest is.
+        """
         fields = (which or Which()).fields()
-
-        async def of(address: str) -> int:
-            total, after = 0, ""
-            while True:
-                document = await self._ask(address, RequestCode.PENDING_COUNT, {**fields, "after": after})
-                total += int(document["count"])
-                after = document["next"]
-                if not after:
-                    return total
-
         brokers = await self.brokers()
-        return dict(zip(brokers, await asyncio.gather(*map(of, brokers.values())), strict=True))
+        counts: dict[str, int] = {}
+        rest: dict[str, str] = {}
+
+        async def of(broker: str) -> None:
+            rest[broker] = ""
+            while True:
+                more = {**fields, "after": rest[broker]}
+                document = await self._ask(brokers[broker], RequestCode.PENDING_COUNT, more)
+                counts[broker] = counts.get(broker, 0) + int(document["count"])
+                rest[broker] = document["next"]
+                if not rest[broker]:
+                    del rest[broker]
+                    return
+
+        for error in await asyncio.gather(*map(of, brokers), return_exceptions=True):
+            if isinstance(error, BaseException):
+                if counts and isinstance(error, (ClientError, ProtocolError)):
+                    counted = ", ".join(f"{count} on {broker}" for broker, count in counts.items())
+                    error.args = (f"{error}; counted before: {counted}; the rest is behind {cursor_of(rest)!r}",)
+                raise error
+        return {broker: counts[broker] for broker in brokers}
 
     async def change_matching(
         self,
@@ -229,11 +244,14 @@ class PendingClient:
     ) -> MatchingResult:
         """Change all that match, on one broker after the other, behind the cursor ``after`` (`MatchingResult.next`).
 
-        Raises BrokerError for a query that is too wide, ClientError for a text that is no cursor.
+        Raises BrokerError for a query that is too wide, ClientError for a text that is no cursor, and the error of the
+        first call. An error of a later call ends it, and stands in the result (`MatchingResult.errors`).
         """
         verdicts: Counter[str] = Counter()
         answers: builtins.list[ChangeResult] = []
         unfinished: dict[str, str] = {}
+        errors: dict[str, str] = {}
+        answered = False
         fields = {**which.fields(), "verb": verb, "dryRun": str(dry_run).lower(), "purge": str(purge).lower()}
         brokers = await self.brokers()
         if purge and not dry_run:  # one that refuses, because it has the topic, does so before any other has changed
@@ -244,18 +262,29 @@ class PendingClient:
         for broker, cursor in cursors_in(after, brokers).items():
             while True:
                 left = CALL_LIMIT if limit is None else min(CALL_LIMIT, limit - sum(verdicts.values()))
-                if left <= 0:
+                if left <= 0 or errors:
                     unfinished[broker] = cursor
                     break
                 more = {**fields, "limit": left, "after": cursor, "dueMs": due_ms, "byMs": by_ms}
-                document = await self._ask(brokers[broker], RequestCode.PENDING_CHANGE_MATCHING, more)
+                try:
+                    document = await self._ask(brokers[broker], RequestCode.PENDING_CHANGE_MATCHING, more)
+                except (ClientError, ProtocolError) as error:
+                    if not answered:
+                        raise
+                    told = isinstance(error, BrokerError) and error.code != ResponseCode.SUCCESS
+                    errors[broker] = str(error) if told or dry_run else f"{error}; {NOT_KNOWN}"
+                    unfinished[broker] = cursor
+                    break
+                answered = True
                 verdicts.update(document["verdicts"])
                 room = ANSWERS_KEPT - len(answers)
                 answers += [change_of(answer, broker) for answer in document["answers"][:room]]
                 cursor = document["next"]
                 if not cursor:
                     break
-        return MatchingResult(verdicts=dict(verdicts), answers=answers, dry_run=dry_run, unfinished=unfinished)
+        return MatchingResult(
+            verdicts=dict(verdicts), answers=answers, dry_run=dry_run, unfinished=unfinished, errors=errors
+        )
 
     async def forecast(self, from_ms: int, to_ms: int, bars: int = 60, *, topic: str = "") -> OutlookResult:
         """Say how many come due when, at most 2,000 bars of equal length."""

@@ -122,7 +122,9 @@ class MatchingResult:
     answers: list[ChangeResult]
     dry_run: bool
     unfinished: dict[str, str]
-    """Brokers with more to do than the limit let, each with its cursor."""
+    """Brokers with more to do than the limit or an error let, each with its cursor."""
+    errors: dict[str, str] = field(default_factory=dict)
+    """The broker whose call failed after others had succeeded, with the error's text; empty if none did."""
 
     @property
     def next(self) -> str:

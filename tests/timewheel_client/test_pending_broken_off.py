@@ -1,0 +1,112 @@
+"""A change or a count by query whose later call fails: what was done is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Self
+
+import pytest
+from click.testing import CliRunner, Result
+
+from broker.cli.pending import pending_command
+from remoting.codes import RequestCode, ResponseCode
+from timewheel_client import BrokerError, ClientError, MatchingResult, PendingClient, RequestTimeoutError, Which
+from timewheel_client.pending.pending_client import NOT_KNOWN
+
+Told = dict[str, Any] | Exception
+
+
+def unread() -> BrokerError:
+    return BrokerError(ResponseCode.SYSTEM_ERROR, "the message cannot be read; ask again", "127.0.0.1:1")
+
+
+def done(count: int, cursor: str = "") -> dict[str, Any]:
+    answers = [{"verdict": "done", "id": f"m{number}"} for number in range(count)]
+    return {"verdicts": {"done": count} if count else {}, "answers": answers, "next": cursor, "count": count}
+
+
+class Cluster(PendingClient):
+    """A client whose brokers answer one call after the other as they are told to; an exception is raised."""
+
+    def __init__(self, **answers: list[Told]) -> None:
+        super().__init__("127.0.0.1:1")
+        self.answers = answers
+        self.asked: list[tuple[str, str]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def brokers(self) -> dict[str, str]:
+        return {name: name for name in self.answers}
+
+    async def _ask(self, address: str, _code: RequestCode, fields: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append((address, fields.get("after", "")))
+        answer = self.answers[address].pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def moved(cluster: Cluster, **more: Any) -> MatchingResult:
+    return asyncio.run(cluster.change_matching(Which(topic="T"), "move", by_ms=-5, dry_run=False, **more))
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, *words: str) -> Result:
+    monkeypatch.setattr("broker.cli.pending.PendingClient", lambda *_, **__: cluster)
+    return CliRunner().invoke(pending_command, words)
+
+
+def test_a_second_call_that_fails_leaves_what_the_first_one_did() -> None:
+    cluster = Cluster(a=[done(3, "7-1"), unread()], b=[done(1)])
+    found = moved(cluster)
+    assert (found.verdicts, [answer.id for answer in found.answers]) == ({"done": 3}, ["m0", "m1", "m2"])
+    assert (found.unfinished, found.next) == ({"a": "7-1", "b": ""}, "a=7-1;b=")
+    assert found.errors == {"a": str(unread())}
+    assert cluster.asked == [("a", ""), ("a", "7-1")]
+    cluster.answers["a"].append(done(2))
+    rest = moved(cluster, after=found.next)
+    assert (rest.verdicts, rest.errors, rest.next) == ({"done": 3}, {}, "")
+    assert cluster.asked[2:] == [("a", "7-1"), ("b", "")]
+
+
+def test_an_error_of_another_broker_leaves_what_the_first_one_did() -> None:
+    found = moved(Cluster(a=[done(2)], b=[RequestTimeoutError("no reply")], c=[done(1)]))
+    assert (found.verdicts, found.unfinished) == ({"done": 2}, {"b": "", "c": ""})
+    assert found.errors == {"b": f"no reply; {NOT_KNOWN}"}
+
+
+def test_an_error_of_the_first_call_is_raised() -> None:
+    cluster = Cluster(a=[unread()], b=[done(1)])
+    with pytest.raises(BrokerError, match="cannot be read"):
+        moved(cluster)
+    assert cluster.asked == [("a", "")]
+
+
+@pytest.mark.parametrize("error", [unread(), RequestTimeoutError("no reply")], ids=["broker", "time"])
+def test_a_count_that_fails_says_how_far_it_came(error: ClientError) -> None:
+    with pytest.raises(type(error), match="counted before: 3 on a, 5 on b; the rest is behind 'a=7-1'"):
+        asyncio.run(Cluster(a=[done(3, "7-1"), error], b=[done(4, "1-1"), done(1)]).count())
+    with pytest.raises(BrokerError) as raised:
+        asyncio.run(Cluster(a=[unread()]).count())
+    assert str(raised.value) == str(unread())
+    assert asyncio.run(Cluster(a=[done(3, "7-1"), done(2)], b=[done(0)]).count()) == {"a": 5, "b": 0}
+
+
+def test_a_person_sees_what_was_done_and_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("move", "--topic", "T", "--by", "-5m", "--yes")
+    shown = typed(monkeypatch, Cluster(a=[done(3, "7-1"), unread()]), *words)
+    assert shown.exit_code == 1
+    assert "3 done" in shown.stdout
+    assert "an error ended it; more may match on a: go on with --after 'a=7-1'" in shown.stdout
+    assert shown.stderr == f"Error: a: {unread()}\n"
+    told = typed(monkeypatch, Cluster(a=[done(3, "7-1"), unread()]), *words, "--json")
+    document = json.loads(told.stdout)
+    assert (told.exit_code, document["next"], document["errors"]) == (1, "a=7-1", {"a": str(unread())})
+
+
+def test_a_purge_that_fails_does_not_say_that_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = typed(monkeypatch, Cluster(a=[done(0), done(0, "7-1"), unread()]), "purge", "T", "--yes")
+    assert (shown.exit_code, "nothing to purge" in shown.output) == (1, False)
+    assert "nothing was changed" in shown.stdout and "on a: purge again" in shown.stdout
+    assert "cannot be read" in shown.stderr
