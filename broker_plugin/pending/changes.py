@@ -21,14 +21,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from broker_plugin.pending.cancelled import topic_crc
-from broker_plugin.pending.ended import cancelled, delivered, not_found, unknown
+from broker_plugin.pending.ended import cancelled, delivered, fits, not_found, unknown
 from broker_plugin.pending.looking import shown
 from broker_plugin.pending.records import restamped, sent_delay_ms
 from broker_plugin.rules.properties import DUE_MAX_MS
 from broker_plugin.rules.states import Move, State, after
 from remoting.layout import FRAME_ROW_BYTES
 from remoting.messages.message import RecordError, record_fields
-from remoting.messages.properties import UNIQ_KEY, get_property
 from remoting.pending_rules import past_fault
 from store.disk.errors import StoreError
 from store.disk.flusher import Flusher
@@ -279,9 +278,7 @@ class Changes:
             if needed or counted or name.topic or name.unique_key:
                 raise StoreError(f"pending message {found.delay_id:#x} cannot be read: {error}") from error
             record, topic, text = b"", "", ""
-        if (name.topic and topic != name.topic) or (
-            name.unique_key and get_property(text, UNIQ_KEY) != name.unique_key
-        ):
+        if not fits(name, topic, text):
             return record, not_found()
         if version is not None and version != found.version:
             return record, PendingAnswer(
@@ -340,7 +337,7 @@ class Changes:
                 topic, _, text = record_fields(self._spill.read((found.ref,))[0])
         except (StoreError, RecordError):
             return False
-        return name.topic in ("", topic) and name.unique_key in ("", get_property(text, UNIQ_KEY))
+        return fits(name, topic, text)
 
 
 def _is_settled() -> None:

@@ -9,9 +9,14 @@ from remoting.messages.message import record_fields, store_ms_at
 from remoting.messages.properties import UNIQ_KEY, get_property
 from store.put.pending_api import PendingAnswer, PendingName, PendingVerb, PendingVerdict
 
-__all__ = ["cancelled", "delivered", "not_found", "unknown"]
+__all__ = ["cancelled", "delivered", "fits", "not_found", "unknown"]
 
 _V = PendingVerdict
+
+
+def fits(name: PendingName, topic: str, text: str) -> bool:
+    """True if a message of this topic, with these properties, is one that the name may mean."""
+    return name.topic in ("", topic) and (not name.unique_key or get_property(text, UNIQ_KEY) == name.unique_key)
 
 
 def not_found() -> PendingAnswer:
@@ -38,7 +43,7 @@ def cancelled(verb: PendingVerb, offset: int, version: int, due_ms: int, when_ms
 def delivered(name: PendingName, record: bytes) -> PendingAnswer:
     """The answer that says when and where a message was delivered."""
     topic, queue_id, text = record_fields(record)
-    if (name.topic and topic != name.topic) or (name.unique_key and get_property(text, UNIQ_KEY) != name.unique_key):
+    if not fits(name, topic, text):
         return not_found()
     own = own_properties_of(text) or (0, 0, 0)
     (queue_offset,) = LONG.unpack_from(record, QUEUE_OFFSET_AT)

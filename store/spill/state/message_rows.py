@@ -147,22 +147,24 @@ class MessageRows:
         self._parts: list[_Part] = []
         if files.is_dir(directory):
             for name in sorted(name for name in files.listdir(directory) if name.isdecimal()):
-                self._open(directory / name)
-            for part in self._parts[-1:]:
-                self._unsynced += part.rows().tobytes()
+                last = self._open(directory / name)
+            if self._parts:
+                self._unsynced += last.tobytes()
             self._doubtful = bool(self._unsynced)
             self._doubtful_names = bool(self._parts)
 
-    def _open(self, path: Path) -> None:
+    def _open(self, path: Path) -> NDArray[np.void]:
+        """Add a file; returns its rows."""
         file = self._files.open(path)
         part = _Part(path, file, file.size() // MESSAGE_ROW_BYTES)
+        rows = part.rows()
         if part.count:
-            rows = part.rows()
             # Rows are not proven here: a damaged due time must not keep the file for ever.
             known = rows[rows["due"] < _DUE_MAX_MS]
             if len(known):
                 part.took((int(known["id"].min()), int(known["id"].max())), (int(known["due"].max()),))
         self._parts.append(part)
+        return rows
 
     @property
     def written(self) -> int:
