@@ -141,7 +141,7 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
     "counts",
     type=click.IntRange(1),
     multiple=True,
-    help="restart, memory, pop: number of pending messages. Repeatable.",
+    help="restart, memory, pop, cancel: number of pending messages; hot-second: number due at once. Repeatable.",
 )
 @click.option(
     "--generators", type=click.IntRange(1, 16), default=1, show_default=True, help="Number of load generator processes."

@@ -28,7 +28,7 @@ WORKLOADS: dict[str, tuple[str, Callable[[Session], Section]]] = {
     "crash": ("kill -9 under load: lost, repeated, longest lateness", crash.run),
     "cancel": ("1,000,000 pending messages cancelled by a query while others are sent and come due", cancel.run),
     "pop": ("popping: messages a second, lateness of redeliveries, memory", pop.run),
-    "profile": ("our processor time at 20,000 messages a second, by thread and by code", profile.run),
+    "profile": ("our processor time at 20,000 messages a second, by thread, code and stage", profile.run),
     "wheel": ("the timing wheel compared with heapq, sortedcontainers and asyncio, in one process", wheel.run),
     "disk": ("the spill journal compared with the bare disk", disk.run),
 }

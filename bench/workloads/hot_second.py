@@ -30,7 +30,7 @@ def run(session: Session) -> Section:
     """Measure hot seconds of each size."""
     section = Section("hot-second", "A hot second: all due at the same millisecond S")
     section.note("probes: 200/s to a topic of their own, due within S..S+2 s")
-    for count in (20_000,) if session.quick else (100_000, 500_000):
+    for count in session.counts or ((20_000,) if session.quick else (100_000, 500_000)):
         for _, system in session.turns(session.systems, f"hot second of {count:,}"):
             if "timed" in system.kinds:
                 _measure(session, section, system, count)

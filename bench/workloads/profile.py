@@ -3,19 +3,15 @@
 By thread, from /proc, each figure per message (accepted and delivered): user and system time, time ready without a
 core, pages touched for the first time, and the number of times that it gave up the core.
 
-By code, if ``perf`` is installed: a sample says which thread executed which code. Samples are grouped: our native
-modules by package (in a compiled build), the interpreter, NumPy, checksums, the C library, the kernel. The time of a
-group is the thread's processor time in proportion to the samples.
+By code and by stage, if ``perf`` is installed (`bench.workloads.samples`): a sample says which thread executed which
+code, and for which of our folders. The time of a group is the thread's processor time in proportion to the samples.
 """
 
 from __future__ import annotations
 
-import collections
 import os
 import re
 import shutil
-import signal
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,12 +21,12 @@ from bench.peers.system import Setup
 from bench.running.session import Session
 from bench.workloads import lateness
 from bench.workloads.lateness import LatenessCase
+from bench.workloads.samples import Samples, Shares
 
-__all__ = ["Usage", "code_of", "read_threads", "run"]
+__all__ = ["Usage", "read_threads", "run"]
 
 RATE = 20_000
 _TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
-_SAMPLES_A_SECOND = 499
 
 Usage = dict[str, float]
 """Of one thread: ``user``, ``system``, ``ready`` in µs, ``touches`` of pages, ``switches``."""
@@ -56,30 +52,6 @@ def read_threads(pid: int) -> dict[str, Usage]:
     return found
 
 
-def code_of(symbol: str, place: str) -> str:
-    """Say what a sample was in, from its symbol and the file of the code.
-
-    >>> code_of("CPyDef_put_rows___PutRows___add", "/x/e82a__mypyc.cpython-311-x86_64-linux-gnu.so")
-    'our native code'
-    >>> code_of("_PyEval_EvalFrameDefault", "/usr/bin/python3.11")
-    'the interpreter'
-    """
-    if "kernel" in place or place.startswith("[k"):
-        return "the kernel"
-    file = place.rpartition("/")[2]
-    if "__mypyc" in file:
-        return "our native code"
-    if "numpy" in place or "_multiarray" in file:
-        return "NumPy"
-    if "isal" in file or "igzip" in file:
-        return "checksums"
-    if file.startswith(("libc.", "libc-", "libm", "libpthread", "ld-")):
-        return "the C library"
-    if file.startswith(("python", "libpython")) or symbol.startswith("_Py"):
-        return "the interpreter"
-    return "other libraries"
-
-
 def run(session: Session) -> Section:
     """Measure our broker, alone, in turns."""
     section = Section("profile", f"Where the processor time goes, {RATE:,} messages a second in and out")
@@ -93,14 +65,14 @@ def run(session: Session) -> Section:
             pid = running.pids()[0]
             lateness.measure_on(session, late, system, running, one, max(3.0, seconds / 3))  # warms it
             before = read_threads(pid)
-            samples = _Samples(pid, session.folder)
+            samples = Samples(pid, session.folder)
             other = LatenessCase("timed", one.rate + 1)  # another topic
             sent = lateness.measure_on(session, late, system, running, other, seconds)
-            by_code = samples.end()
+            shares = samples.end()
             used = {name: _minus(usage, before.get(name, {})) for name, usage in read_threads(pid).items()}
             messages = sent.accepted / seconds * (seconds + min(lateness.WARM_TIMED_SECONDS, seconds / 3))
         section.notes += [note for note in late.notes if note not in section.notes]
-        _add(section, used, by_code, messages)
+        _add(section, used, shares, messages)
         for figure in late.figures:
             if figure.metric in ("broker p50", "broker p99") and figure.case["a second"] == other.rate:
                 section.add(
@@ -115,9 +87,7 @@ def _minus(usage: Usage, before: Mapping[str, float]) -> Usage:
     return {key: value - before.get(key, 0.0) for key, value in usage.items()}
 
 
-def _add(
-    section: Section, used: Mapping[str, Usage], by_code: Mapping[tuple[str, str], float], messages: float
-) -> None:
+def _add(section: Section, used: Mapping[str, Usage], shares: Shares, messages: float) -> None:
     units = {"user": "µs", "system": "µs", "ready": "µs", "touches": "", "switches": ""}
     for name, usage in sorted(used.items(), key=lambda entry: -entry[1]["user"] - entry[1]["system"]):
         if usage["user"] + usage["system"] < 0.001 * messages:
@@ -126,44 +96,7 @@ def _add(
         for key, unit in units.items():
             section.add("timewheel", case, f"{key} a message", unit, "lower", round(usage[key] / messages, 3))
         spent = (usage["user"] + usage["system"]) / messages
-        for (thread, code), share in sorted(by_code.items(), key=lambda entry: -entry[1]):
-            if thread == name and share * spent >= 0.05:
-                section.add("timewheel", case, f"in {code}", "µs", "lower", round(share * spent, 2))
-
-
-class _Samples:
-    """``perf`` beside a measurement: the share of each thread's samples by code; nothing without it."""
-
-    def __init__(self, pid: int, folder: Path) -> None:
-        self._path = folder / "perf.data"
-        self._process: subprocess.Popen[bytes] | None = None
-        if shutil.which("perf"):
-            command = ["perf", "record", "-q", "-F", str(_SAMPLES_A_SECOND), "-p", str(pid), "-o", str(self._path)]
-            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def end(self) -> dict[tuple[str, str], float]:
-        """End it; shares by thread and code."""
-        if self._process is None:
-            return {}
-        self._process.send_signal(signal.SIGINT)
-        self._process.wait()
-        command = ["perf", "script", "-i", str(self._path), "-F", "comm,ip,sym,dso"]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        self._path.unlink(missing_ok=True)
-        return shares_of(done.stdout)
-
-
-def shares_of(text: str) -> dict[tuple[str, str], float]:
-    """Read the output of ``perf script``: the share of each thread's samples in each kind of code.
-
-    >>> shares_of("loop  55d0 _PyEval_Frame (/usr/bin/python3.11)\\nloop  ffff do_sys ([kernel.kallsyms])\\n")
-    {('loop', 'the interpreter'): 0.5, ('loop', 'the kernel'): 0.5}
-    """
-    counts: collections.Counter[tuple[str, str]] = collections.Counter()
-    totals: collections.Counter[str] = collections.Counter()
-    for line in text.splitlines():
-        found = re.match(r"\s*(.+?)\s+([0-9a-f]+) (.*) \((.*)\)\s*$", line)
-        if found:
-            counts[found[1], code_of(found[3], found[4])] += 1
-            totals[found[1]] += 1
-    return {key: count / totals[key[0]] for key, count in counts.items()}
+        for word, part in (("in", shares.by_code), ("for", shares.by_stage)):
+            for (thread, group), share in sorted(part.items(), key=lambda entry: -entry[1]):
+                if thread == name and share * spent >= 0.05:
+                    section.add("timewheel", case, f"{word} {group}", "µs", "lower", round(share * spent, 2))

@@ -57,6 +57,15 @@ def test_restart_measures_a_start_after_a_clean_stop_and_after_a_kill(tmp_path: 
     assert all(value > 0 for value in found.values())
 
 
+@pytest.mark.process
+def test_a_hot_second_has_as_many_messages_as_asked_for(tmp_path: Path) -> None:
+    _, content = measured(tmp_path, 240, "hot-second", "--pending", "1500")
+    section = content["sections"][0]
+    assert {figure["case"]["due at once"] for figure in section["figures"]} == {1500}
+    assert section["failures"] == []
+    assert {"last out at broker after S", "last out at consumer after S"} <= {f["metric"] for f in section["figures"]}
+
+
 def processes_of(place: Path) -> list[str]:
     """The command lines that name a folder."""
     found = []
