@@ -3,7 +3,8 @@
 *By code*: what executed: our native modules (in a compiled build), the interpreter, NumPy, checksums, the C library,
 the kernel. *By stage*: for which folder of ours it did so. That is the folder of the innermost native function of ours
 on the sample's stack: a checksum or a ``pwrite`` counts for who called it. Modules that are not native count for their
-native caller; a thread that has none, as the flusher, has the stage ``Python``. In a pure build there are no stages.
+native caller. The stage ``Python`` has no native function of ours in the part of the stack that is kept (most of the
+spiller). In a pure build there are no stages.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["Samples", "Shares", "code_of", "native_modules", "read_samples", "stages_of"]
+__all__ = ["Samples", "Shares", "code_of", "native_modules", "read_samples", "shares_of"]
 
 _SAMPLES_A_SECOND = 149
 _STACK_BYTES = 8_192  # of each sample; the innermost frames come first
@@ -82,12 +83,11 @@ def _stage_of(frames: Iterable[tuple[str, str]], modules: Mapping[str, str]) -> 
     for symbol, place in frames:
         if "__mypyc" not in place:
             continue
-        _, mark, name = symbol.partition("_")
+        name = symbol.partition("_")[2]  # behind CPyDef_ or CPyPy_
         first, _, rest = name.partition("___")
-        if mark and symbol.startswith("CPy"):
-            stage = modules.get(first) or modules.get(f"{first}___{rest.partition('___')[0]}")
-            if stage is not None:
-                return stage
+        stage = modules.get(first) or modules.get(f"{first}___{rest.partition('___')[0]}")
+        if stage is not None:
+            return stage
     return "Python"
 
 
@@ -106,7 +106,7 @@ def read_samples(text: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
             yield head.strip(), frames
 
 
-def stages_of(text: str, modules: Mapping[str, str]) -> Shares:
+def shares_of(text: str, modules: Mapping[str, str]) -> Shares:
     """Read the output of ``perf script`` and count each thread's samples, by code and by stage.
 
     ``modules``: as `native_modules` returns them.
@@ -143,7 +143,7 @@ class Samples:
         command = ["perf", "script", "--no-inline", "-i", str(self._path), "-F", "comm,ip,sym,dso"]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         self._path.unlink(missing_ok=True)
-        return stages_of(done.stdout, native_modules(_native_files(_ROOT)))
+        return shares_of(done.stdout, native_modules(_native_files(_ROOT)))
 
 
 def _native_files(root: Path) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.running.named import name_threads
 from bench.workloads.profile import read_threads
-from bench.workloads.samples import code_of, native_modules, stages_of
+from bench.workloads.samples import code_of, native_modules, shares_of
 
 
 def test_threads_have_their_names_for_the_operating_system() -> None:
@@ -59,7 +59,7 @@ def test_samples_of_all_kinds() -> None:
         + "\nno sample\n"
     )
     third = 1 / 3
-    shares = stages_of(text, MODULES)
+    shares = shares_of(text, MODULES)
     assert shares.by_code == {
         ("loop", "our native code"): third,
         ("loop", "the kernel"): third,
@@ -79,6 +79,6 @@ def test_samples_of_all_kinds() -> None:
 
 
 def test_a_pure_build_has_no_stages() -> None:
-    shares = stages_of(sample("loop", ("_PyEval_EvalFrameDefault", "/usr/bin/python3.11")), {})
+    shares = shares_of(sample("loop", ("_PyEval_EvalFrameDefault", "/usr/bin/python3.11")), {})
     assert shares.by_code == {("loop", "the interpreter"): 1.0}
     assert shares.by_stage == {}
