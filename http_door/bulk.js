@@ -30,7 +30,7 @@ function readPlan() {
     what += ` ${at(order.due_ms)}`;
   }
   order.limit = own.bulk.limit(verb, order.by_ms || 0);
-  return {verb, what, order, filters, count: 0, uncounted: false, after: "", told: {}, undecided: new Map(), again: null, repeats: false, running: false, stop: false, trouble: ""};
+  return {verb, what, order, filters, count: 0, uncounted: false, after: "", told: {}, undecided: new Map(), unread: 0, remark: "", again: null, repeats: false, running: false, stop: false, trouble: ""};
 }
 
 // Why a move by an interval cannot be asked for twice: what was moved must not match any more.
@@ -66,21 +66,27 @@ async function countPlan() {
 }
 
 async function countMatching(made) {
-  let count = 0, first = null, last = null, after = "";
+  let count = 0, first = null, last = null, after = "", unread = 0, remark = "";
   for (let round = 0; round < ROUNDS_MAX && after != null && !made.stop; round++) {
     const found = await need("pending/count?" + query({...made.filters, after}));
     count += found.count;
+    unread += found.unread || 0;
+    remark = joined(remark, found.remark);
     if (found.first_due_ms != null) first = Math.min(first ?? found.first_due_ms, found.first_due_ms);
     if (found.last_due_ms != null) last = Math.max(last ?? found.last_due_ms, found.last_due_ms);
     after = found.next;
     if (after != null) $("bulk-asked").textContent = `${number(count)} so far …`;
   }
-  return {count, first, last, more: after != null};
+  return {count, first, last, more: after != null, left: passedOver(unread, remark)};
 }
 
-function countText(made, {count, first, last, more}, trial) {
-  const unsearched = own.unsearched?.() || "", refused = trial.verdicts.refused;
-  if (!count && !more) return `Nothing matches. ${unsearched}`;
+// What can be neither read nor compared with the query stays as it is: nobody knows whether it matches.
+const joined = (remark, more) => more && !remark.includes(more) ? `${remark}${remark && "; "}${more}` : remark;
+const passedOver = (unread, remark) => unread ? `${number(unread)} that cannot be read may match and stay as they are (${remark}).` : "";
+
+function countText(made, {count, first, last, more, left}, trial) {
+  const unsearched = [left, own.unsearched?.()].filter(Boolean).join(" "), refused = trial.verdicts.refused;
+  if (!count && !more) return `Nothing ${left ? "that can be read " : ""}matches. ${unsearched}`;
   const parts = [`${more ? "At least " : ""}${number(count)} match, due from ${at(first)} to ${at(last)}.`];
   if (refused) parts.push(`Of the first ${number(sumOf(trial.verdicts))} ${number(refused)} would be refused, as they would be in the past.`);
   parts.push(`To be done: ${made.what}. What matches by then is changed, be it more or less.`);
@@ -136,6 +142,8 @@ async function carryOut() {
 function addUp(p, found) {
   const repeated = p.repeats ? found.answers.filter(one => one.verdict !== "already" || p.undecided.has(one.id)) : [];
   const verdicts = p.repeats ? countedBy(repeated) : found.verdicts;
+  if (!p.repeats) p.unread += found.unread || 0;
+  p.remark = joined(p.remark, found.remark);
   for (const [verdict, n] of Object.entries(verdicts)) if (verdict !== "undecided") p.told[verdict] = (p.told[verdict] || 0) + n;
   for (const one of found.answers) {
     if (one.verdict === "undecided") p.undecided.set(one.id, one.detail);
@@ -151,9 +159,10 @@ function tell(p) {
   const so = p.running ? "Under way" : p.trouble ? "Stopped" : p.after != null ? "Stopped, the rest is as before" : "Ended";
   const text = [`${so}: ${parts.join(", ") || "nothing so far"} (of ${p.uncounted ? "at least " : ""}${number(p.count)} counted).`];
   if (p.trouble) text.push(`${p.trouble}. “Go on” makes the last call again, and changes nothing twice.`);
+  if (p.unread) text.push(passedOver(p.unread, p.remark));
   if (p.undecided.size) text.push("Undecided: no verdict came. The command may stand, or never have been stored: ask again, or look at each.");
   $("bulk-told").textContent = text.join(" ");
-  $("bulk-told").className = p.trouble || p.undecided.size ? "bad" : "good";
+  $("bulk-told").className = p.trouble || p.undecided.size || p.unread ? "bad" : "good";
   drawUndecided(p);
 }
 

@@ -11,7 +11,17 @@ from typing import Any, TypeVar
 
 from store.put.pending_cursor import cursor_place, cursor_text
 
-__all__ = ["Document", "first_of", "last_of", "merged_forecasts", "merged_pages", "summed_counts", "summed_topics"]
+__all__ = [
+    "Document",
+    "first_of",
+    "joined_remarks",
+    "last_of",
+    "merged_forecasts",
+    "merged_pages",
+    "named_remark",
+    "summed_counts",
+    "summed_topics",
+]
 
 Document = Mapping[str, Any]
 _Shard = TypeVar("_Shard", bound=int | str)
@@ -62,7 +72,27 @@ def summed_counts(found: Sequence[Document]) -> dict[str, Any]:
         "bytes_exact": all(one["bytes_exact"] for one in found),
         "first_due_ms": first_of(one["first_due_ms"] for one in found if one["count"]),
         "last_due_ms": last_of(one["last_due_ms"] for one in found if one["count"]),
+        "unread": sum(one["unread"] for one in found),
+        "remark": joined_remarks(one["remark"] for one in found),
     }
+
+
+def joined_remarks(remarks: Iterable[str | None]) -> str | None:
+    """One text of several remarks; None if there is none.
+
+    >>> joined_remarks([None, "a", "b"]), joined_remarks([None])
+    ('a; b', None)
+    """
+    return "; ".join(remark for remark in remarks if remark) or None
+
+
+def named_remark(name: str, document: Document) -> str | None:
+    """The ``remark`` of an answer with the name of the shard that gave it.
+
+    >>> named_remark("b-1", {"remark": "a"}), named_remark("b-1", {"remark": None})
+    ('b-1: a', None)
+    """
+    return f"{name}: {document['remark']}" if document["remark"] else None
 
 
 def summed_topics(found: Iterable[Document]) -> list[Document]:
@@ -93,6 +123,6 @@ def merged_forecasts(found: Sequence[Document]) -> dict[str, Any]:
     return {
         **{name: found[0][name] for name in ("from_ms", "to_ms", "step_ms")},
         "bars": [[from_ms, count] for from_ms, count in sorted(bars.items())],
-        **{name: sum(one[name] for one in found) for name in ("total", "overdue", "later")},
+        **{name: sum(one[name] for one in found) for name in ("total", "overdue", "later", "unread")},
         "exact": all(one["exact"] for one in found),
     }

@@ -45,6 +45,8 @@ def count_document(found: PendingCount) -> dict[str, Any]:
         "first_due_ms": found.first_due_ms,
         "last_due_ms": found.last_due_ms,
         "next": found.next or None,
+        "unread": found.unread,
+        "remark": found.remark or None,
     }
 
 
@@ -59,6 +61,7 @@ def forecast_document(found: Forecast) -> dict[str, Any]:
         "overdue": found.overdue,
         "later": found.later,
         "exact": found.exact,
+        "unread": found.unread,
     }
 
 

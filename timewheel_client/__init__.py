@@ -15,6 +15,7 @@ from timewheel_client.net.tls import tls_context
 from timewheel_client.pending.pending_client import PendingClient
 from timewheel_client.pending.pending_values import (
     ChangeResult,
+    CountResult,
     MatchingResult,
     OutlookResult,
     TopicWaiting,
@@ -45,6 +46,7 @@ __all__ = [
     "ClosedError",
     "ConnectionFailedError",
     "Consumer",
+    "CountResult",
     "Credentials",
     "MatchingResult",
     "MessageQueue",

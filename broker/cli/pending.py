@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from broker.cli.common import account_option, namesrv_option, one_line_errors, pairs, say, secret_of, tls_options
-from broker.cli.pending_tables import as_table, bars_of, bulk_lines, result_rows, topic_rows, waiting_rows
+from broker.cli.pending_tables import as_table, bars_of, bulk_lines, remark_lines, result_rows, topic_rows, waiting_rows
 from remoting.printable import printable
 from timewheel_client import ChangeResult, MatchingResult, PendingClient, ServiceClient, Which
 from timewheel_client.net.client_core import now_ms
@@ -162,12 +162,14 @@ def count_command(run: Callable[[Work], None], which: Which, as_json: bool) -> N
     """Count pending messages."""
 
     async def work(client: PendingClient) -> None:
-        counts = await client.count(which)
+        found = await client.counted(which)
+        total = sum(found.counts.values())
         if as_json:
-            say(json.dumps({"count": sum(counts.values()), "brokers": counts}))
+            say(json.dumps({"count": total, "brokers": found.counts, "unread": found.unread, "remarks": found.remarks}))
         else:
-            rows = [("broker", "pending"), *((name, str(count)) for name, count in counts.items())]
-            _say_lines(as_table([*rows, ("all", str(sum(counts.values())))]))
+            rows = [("broker", "pending"), *((name, str(count)) for name, count in found.counts.items())]
+            _say_lines("\n".join((as_table([*rows, ("all", str(total))]), *remark_lines(found.remarks))))
+        _fail_unless(not found.unread)
 
     run(work)
 
@@ -278,7 +280,7 @@ def _change(verb: str, text: str, *options: Callable[[Any], Any]) -> None:
             )
             _show_bulk(found, as_json)
             _fail_of_error(found)
-            _fail_unless("undecided" not in found.verdicts)
+            _fail_unless("undecided" not in found.verdicts and not found.unread)
 
         run(work)
 
@@ -358,18 +360,18 @@ _change(
 @_json_option
 @_connected
 def purge_command(run: Callable[[Work], None], topic: str, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Cancel the pending messages of a deleted TOPIC. The exit status is 1 if there are none."""
+    """Cancel the pending messages of a deleted TOPIC. The exit status is 1 if there are none, or some may be left."""
     if dry_run and yes:
         raise click.UsageError("--dry-run and --yes exclude each other")
 
     async def work(client: PendingClient) -> None:
         found = await client.change_matching(Which(topic=topic), "cancel", dry_run=not yes, purge=True)
-        if as_json or found.verdicts or found.errors:
+        if as_json or found.verdicts or found.errors or found.unread:
             _show_bulk(found, as_json, "purge again")
         else:
             say(f"nothing to purge: no broker has topic {topic!r}, and no message of it is pending")
         _fail_of_error(found)
-        _fail_unless(bool(found.verdicts))
+        _fail_unless(bool(found.verdicts) and not found.unread)
 
     run(work)
 

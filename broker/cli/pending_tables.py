@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from remoting.printable import printable
 from timewheel_client import ChangeResult, MatchingResult, OutlookResult, TopicWaiting, WaitingMessage
 from timewheel_client.values.times import format_instant, format_span
 
-__all__ = ["as_table", "bars_of", "bulk_lines", "result_rows", "topic_rows", "waiting_rows"]
+__all__ = ["as_table", "bars_of", "bulk_lines", "remark_lines", "result_rows", "topic_rows", "waiting_rows"]
 
 CELL_MAX = 60
 BAR = 50
@@ -86,7 +86,7 @@ def result_rows(results: Iterable[ChangeResult], now_ms: int) -> list[tuple[str,
 
 
 def bulk_lines(found: MatchingResult, now_ms: int, go_on: str = "") -> list[str]:
-    """Lines of a bulk change: the first results, their sums, and how to go on (with the cursor, unless it is said)."""
+    """Lines of a bulk change: the first results, their sums, what was passed over, how to go on (or the cursor)."""
     lines = as_table(result_rows(found.answers[:RESULTS_SHOWN], now_ms)).split("\n") if found.answers else []
     total = sum(found.verdicts.values())
     if len(found.answers) > RESULTS_SHOWN:
@@ -95,12 +95,20 @@ def bulk_lines(found: MatchingResult, now_ms: int, go_on: str = "") -> list[str]
         lines.append(f"{total} messages would be changed; none was. To change them, add --yes")
     else:
         told = ", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items())
-        lines.append(told or ("nothing was changed" if found.errors else "nothing matches"))
+        lines.append(told or ("nothing was changed" if found.errors or found.unread else "nothing matches"))
+    lines += remark_lines(found.remarks)
     if found.unfinished:
         why = "an error ended it" if found.errors else "the limit is reached"
         go_on = go_on or f"go on with --after '{found.next}'"
         lines.append(f"{why}; more may match on {', '.join(found.unfinished)}: {go_on}")
     return lines
+
+
+def remark_lines(remarks: Mapping[str, str]) -> list[str]:
+    """Lines about what brokers have passed over."""
+    return [
+        printable(f"{broker}: passed over, although they may match: {remark}") for broker, remark in remarks.items()
+    ]
 
 
 def _until(due_ms: int, now_ms: int) -> str:
@@ -114,6 +122,8 @@ def bars_of(found: OutlookResult, topic: str) -> str:
     begin, end, bar = format_instant(found.from_ms), format_instant(found.to_ms), format_span(found.step_ms)
     if topic:  # what is due before or later is not counted then
         lines = [f"{found.total} pending of {topic}, due from {begin} until {end}; a bar is {bar}"]
+        if found.unread:
+            lines.append(f"{found.unread} more in this range, of any topic, cannot be read")
     else:
         beyond = f"{found.overdue} due before {begin}, {found.later} due later than {end}"
         lines = [f"{found.total} pending: {beyond}; a bar is {bar}"]

@@ -196,6 +196,8 @@ class Api:
                 "looked_at": found.looked_at,
                 "answers": [self._answer(answer) for answer in found.answers],
                 "next": found.next or None,
+                "unread": found.unread,
+                "remark": found.remark or None,
             }
         )
 
@@ -214,6 +216,8 @@ class Api:
                 "looked_at": len(answers),
                 "answers": [{"name": name, **self._answer(answer)} for name, answer in named],
                 "next": None,
+                "unread": 0,
+                "remark": None,
             }
         )
 

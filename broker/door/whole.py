@@ -33,6 +33,7 @@ from broker.door.merging import (
     merged_topics,
 )
 from broker.door.peers import OWN, OWN_VALUE, Peer, PeerAnswer, Peers
+from http_door.merging import joined_remarks, named_remark
 from http_door.queries import known_only, limit_of, read_document
 from remoting.json_dialect import dumps
 from store.put.pending_api import BULK_MAX, PAGE_MAX, PendingError
@@ -127,8 +128,11 @@ class Whole:
 
     async def _count(self, request: web.Request, given: Pairs) -> web.Response:
         begun = await self._begun(request.query.get("after", ""))
+        names = {peer.index: peer.name for peer in await self._peers.all()}
         found = await self._all(request, {index: _with(given, after=after) for index, after in begun.items()})
-        return _json(merged_counts(found))
+        return _json(
+            merged_counts({index: {**one, "remark": named_remark(names[index], one)} for index, one in found.items()})
+        )
 
     async def _page(self, request: web.Request, given: Pairs) -> web.Response:
         limit = limit_of(request.query, _USUAL_ROWS, PAGE_MAX)
@@ -202,7 +206,7 @@ class Whole:
         await self._try(request, given, order, [peers[index] for index in begun])
         cursors: dict[int, str | None] = dict(begun)
         verdicts: Counter[str] = Counter()
-        told: dict[str, Any] = {"dry_run": True, "looked_at": 0, "answers": []}
+        told: dict[str, Any] = {"dry_run": True, "looked_at": 0, "answers": [], "unread": 0, "remark": None}
         for index, cursor in begun.items():
             left = limit - sum(verdicts.values())
             if left <= 0:
@@ -217,6 +221,8 @@ class Whole:
             verdicts.update(document["verdicts"])
             told["dry_run"] = document["dry_run"]
             told["looked_at"] += document["looked_at"]
+            told["unread"] += document["unread"]
+            told["remark"] = joined_remarks((told["remark"], named_remark(answer.peer.name, document)))
             told["answers"] += [{**one, "broker": answer.peer.name} for one in document["answers"]]
             cursors[index] = document["next"]
         return _json({**told, "verdicts": dict(verdicts), "next": cursor_of_all(cursors)})
@@ -255,6 +261,7 @@ class Whole:
         rows = [_told_of(name, told[place], verb, away.get(place, "")) for place, name in enumerate(ids)]
         verdicts = Counter(row["verdict"] for row in rows if "verdict" in row)
         document = {"verdicts": verdicts, "looked_at": len(ids), "answers": rows, "next": None}
+        document |= {"unread": 0, "remark": None}
         error = {"error": next(iter(away.values()))} if away else {}
         return _json({"dry_run": dry, **document, **error})
 

@@ -75,6 +75,8 @@ def count_document(count: PendingCount) -> dict[str, Any]:
         "first_due_ms": count.first_due_ms,
         "last_due_ms": count.last_due_ms,
         "next": count.next,
+        "unread": count.unread,
+        "remark": count.remark,
     }
 
 
@@ -86,6 +88,8 @@ def bulk_document(bulk: PendingBulk, store_host: bytes) -> dict[str, Any]:
         "answers": [answer_document(answer, store_host) for answer in bulk.answers[:ANSWERS_SHOWN]],
         "looked_at": bulk.looked_at,
         "next": bulk.next,
+        "unread": bulk.unread,
+        "remark": bulk.remark,
     }
 
 
@@ -100,4 +104,5 @@ def forecast_document(forecast: Forecast) -> dict[str, Any]:
         "overdue": forecast.overdue,
         "later": forecast.later,
         "exact": forecast.exact,
+        "unread": forecast.unread,
     }

@@ -18,7 +18,8 @@ read now: it may match. A move to later times cannot go on: each message that wa
 answer. The same holds when the time of a call is over (`looking.CALL_NS`).
 
 A damaged record is never read again, so nobody waits for it: it matches no query that has to read it, and a move by
-due times alone answers REFUSED for it.
+due times alone answers REFUSED for it. The same is true of the hidden rows of a run. The answer counts what was passed
+over (`PendingBulk.unread`), so a change that came to the end does not say that nothing is left.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
 from broker_plugin.pending.changes import Changes
-from broker_plugin.pending.looking import CALL_NS, Cursor, Looker, Slice
+from broker_plugin.pending.looking import CALL_NS, READ_MAX, Cursor, Looker, Slice, Walk
 from remoting.messages.message import RecordError
 from store.disk.errors import StoreError
 from store.disk.ticket import Ticket
@@ -83,32 +84,68 @@ class Bulk:
         by_ms: int | None,
     ) -> PendingBulk:
         """Change matching messages; the arguments are checked already. Raises PendingError, StoreError."""
-        answers: Sequence[PendingAnswer]
+        walk = Walk(query, cursor)
         if verb is PendingVerb.CANCEL:
-            answers, looked_at, cursor = self._cancel(query, cursor, limit, now_ms)
-            verdicts = {_V.DONE: len(answers)} if answers else {}
-        else:
-            moved, looked_at, cursor = self._move(query, cursor, verb, limit, now_ms, due_ms, by_ms)
-            answers = tuple(moved)
-            verdicts = dict(Counter(answer.verdict for answer in answers))
-        return PendingBulk(verdicts=verdicts, answers=answers, looked_at=looked_at, next=cursor_text(cursor))
+            done = self._cancel(walk, limit, now_ms)
+            return self._told(walk, {_V.DONE: len(done)} if done else {}, done)
+        moved = tuple(self._move(walk, verb, limit, now_ms, due_ms, by_ms))
+        return self._told(walk, dict(Counter(answer.verdict for answer in moved)), moved)
+
+    def dry(
+        self, query: PendingQuery, cursor: Cursor | None, verb: PendingVerb, limit: int, past_ms: int
+    ) -> PendingBulk:
+        """The answers that a change would give; messages due before ``past_ms`` would be refused. Raises StoreError."""
+        reads = verb is PendingVerb.CANCEL  # a move by due times alone reads none, and refuses a damaged one
+        walk = Walk(query, cursor)
+        answers: list[PendingAnswer] = []
+        has_time = self._looker.time_left()
+        while walk.cursor is not None and len(answers) < limit and walk.looked_at < READ_MAX and has_time():
+            try:
+                found = self._looker.slice(query, walk.cursor, limit - len(answers), records=reads, complete=True)
+            except StoreError:
+                if not answers:
+                    raise
+                break
+            walk.took(found)
+            answers += [
+                PendingAnswer(
+                    verdict=_V.REFUSED if due_ms < past_ms else _V.DONE,
+                    detail=f"would be {'in the past: refused' if due_ms < past_ms else 'changed'}",
+                    offset=delay_id,
+                    due_ms=due_ms,
+                )
+                for delay_id, due_ms in zip(found.ids, found.dues, strict=True)
+            ]
+        return self._told(walk, dict(Counter(answer.verdict for answer in answers)), tuple(answers), dry_run=True)
+
+    def _told(
+        self,
+        walk: Walk,
+        verdicts: dict[PendingVerdict, int],
+        answers: Sequence[PendingAnswer],
+        *,
+        dry_run: bool = False,
+    ) -> PendingBulk:
+        unread = self._looker.unread_of(walk)
+        return PendingBulk(
+            verdicts=verdicts,
+            answers=answers,
+            looked_at=walk.looked_at,
+            next=cursor_text(walk.cursor),
+            dry_run=dry_run,
+            unread=unread.count,
+            remark=unread.remark,
+        )
 
     def _move(
-        self,
-        query: PendingQuery,
-        cursor: Cursor | None,
-        verb: PendingVerb,
-        limit: int,
-        now_ms: int,
-        due_ms: int | None,
-        by_ms: int | None,
-    ) -> tuple[list[PendingAnswer], int, Cursor | None]:
+        self, walk: Walk, verb: PendingVerb, limit: int, now_ms: int, due_ms: int | None, by_ms: int | None
+    ) -> list[PendingAnswer]:
         later = verb is PendingVerb.RESTART or (by_ms is not None and by_ms > 0)
-        wanted, looked_at, cursor = self._gather(query, cursor, BULK_MAX + 1 if later else limit, later)
-        if later and (len(wanted) > limit or cursor is not None):
+        wanted = self._gather(walk, BULK_MAX + 1 if later else limit, later)
+        if later and (len(wanted) > limit or walk.cursor is not None):
             raise PendingError(
-                f"more than {min(limit, len(wanted))} messages match, or only {looked_at} could be looked at: several "
-                "calls that move to later times would move some twice. Narrow the query, or its due range"
+                f"more than {min(limit, len(wanted))} messages match, or only {walk.looked_at} could be looked at: "
+                "several calls that move to later times would move some twice. Narrow the query, or its due range"
             )
         tickets: list[Ticket] = []
         answers: list[PendingAnswer] = []
@@ -130,45 +167,38 @@ class Bulk:
                 if later:
                     answers.append(_failed(offset, wanted_ms, error))
                 else:
-                    cursor = wanted[place - 1]
+                    walk.cursor = wanted[place - 1]
                     break
             if place % _MOVES_AT_ONCE == 0:
                 self._looker.pause()
         if tickets:
             self._changes.wait_of(tickets, moved)
-        return answers, looked_at, cursor
+        return answers
 
-    def _gather(
-        self, query: PendingQuery, cursor: Cursor | None, limit: int, whole: bool
-    ) -> tuple[list[Cursor], int, Cursor | None]:
+    def _gather(self, walk: Walk, limit: int, whole: bool) -> list[Cursor]:
         """Find what is to be moved. Raises StoreError; with ``whole`` also if some were found before the failure."""
         wanted: list[Cursor] = []
-        looked_at = 0
         has_time = self._looker.time_left()
         self._changes.settle_owed()
-        while cursor is not None and len(wanted) < limit and looked_at < LOOKED_AT_MAX and has_time():
+        while walk.cursor is not None and len(wanted) < limit and walk.looked_at < LOOKED_AT_MAX and has_time():
             try:
-                found = self._looker.slice(query, cursor, limit - len(wanted), records=False, complete=True)
+                found = self._looker.slice(walk.query, walk.cursor, limit - len(wanted), records=False, complete=True)
             except StoreError:
                 if whole or not wanted:
                     raise
                 break
             wanted += zip(found.dues, found.ids, strict=True)
-            looked_at += found.looked_at
-            cursor = found.next
-        return wanted, looked_at, cursor
+            walk.took(found)
+        return wanted
 
-    def _cancel(
-        self, query: PendingQuery, cursor: Cursor | None, limit: int, now_ms: int
-    ) -> tuple[Sequence[PendingAnswer], int, Cursor | None]:
+    def _cancel(self, walk: Walk, limit: int, now_ms: int) -> Sequence[PendingAnswer]:
         done = DoneAnswers(now_ms)
-        looked_at = 0
         last: Ticket | None = None
         has_time = self._looker.time_left()
-        while cursor is not None and len(done) < limit and looked_at < LOOKED_AT_MAX and has_time():
+        while walk.cursor is not None and len(done) < limit and walk.looked_at < LOOKED_AT_MAX and has_time():
             most = min(self._changes.frame_rows, limit - len(done))
             try:
-                found, ticket = self._cancel_next(query, cursor, most, now_ms)
+                found, ticket = self._cancel_next(walk.query, walk.cursor, most, now_ms)
             except StoreError:
                 if last is None:
                     raise
@@ -176,12 +206,11 @@ class Bulk:
             self._looker.pause()
             last = ticket or last
             done.add(found.ids, found.versions, found.dues)
-            looked_at += found.looked_at
-            cursor = found.next
+            walk.took(found)
         if last is not None:
             # The last ticket covers the others: all of them are positions of one journal.
             self._changes.wait_of((last,), len(done))
-        return done, looked_at, cursor
+        return done
 
     def _cancel_next(self, query: PendingQuery, cursor: Cursor, most: int, now_ms: int) -> tuple[Slice, Ticket | None]:
         changes, looker = self._changes, self._looker

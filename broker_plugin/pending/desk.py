@@ -8,7 +8,6 @@ restart.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,9 +19,7 @@ from broker_plugin.pending.delay_keys import DelayKeys
 from broker_plugin.pending.ended import not_found
 from broker_plugin.pending.foresight import Foresight
 from broker_plugin.pending.looking import (
-    LOOKED_AT_MAX,
     SLICE_BYTES,
-    Cursor,
     Looker,
     checked,
     cursor_of,
@@ -183,26 +180,7 @@ class PendingDesk:
             )
         if not after and query.is_of_due:
             return self._foresight.between(query.due_from_ms, query.due_to_ms)
-        cursor = cursor_of(query, after)
-        count = size = 0
-        first: int | None = None
-        last: int | None = None
-        looked_at = 0
-        has_time = self._looker.time_left()
-        while cursor is not None and looked_at < LOOKED_AT_MAX and has_time():
-            try:
-                found = self._looker.slice(query, cursor, complete=True)
-            except StoreError:
-                if not count:
-                    raise
-                break
-            cursor = found.next
-            looked_at += found.looked_at
-            count += len(found.ids)
-            size += sum(found.sizes)
-            if found.dues:
-                first, last = found.dues[0] if first is None else first, found.dues[-1]
-        return PendingCount(count=count, bytes=size, first_due_ms=first, last_due_ms=last, next=cursor_text(cursor))
+        return self._foresight.counted(query, cursor_of(query, after))
 
     def by_topic(self, query: PendingQuery, after: str = "") -> TopicSums:
         """Add matching messages up by topic. Raises PendingError."""
@@ -301,42 +279,11 @@ class PendingDesk:
         limit = limited(limit, BULK_MAX)
         cursor = cursor_of(query, after)
         if dry_run:
-            return self._dry(query, cursor, limit, now_ms - PAST_MS - by_ms if by_ms is not None else 0)
+            return self._bulk.dry(query, cursor, verb, limit, now_ms - PAST_MS - by_ms if by_ms is not None else 0)
         bulk = self._bulk.run(query, cursor, verb, limit, now_ms, due_ms, by_ms)
         for verdict, count in bulk.verdicts.items():
             self._stats.verdicts[verb, verdict] += count
         return bulk
-
-    def _dry(self, query: PendingQuery, cursor: Cursor | None, limit: int, past_ms: int) -> PendingBulk:
-        """The answers that a change would give; messages due before ``past_ms`` would be refused."""
-        answers: list[PendingAnswer] = []
-        looked_at = 0
-        has_time = self._looker.time_left()
-        while cursor is not None and len(answers) < limit and looked_at < LOOKED_AT_MAX and has_time():
-            try:
-                found = self._looker.slice(query, cursor, limit - len(answers), records=False, complete=True)
-            except StoreError:
-                if not answers:
-                    raise
-                break
-            cursor = found.next
-            looked_at += found.looked_at
-            answers += [
-                PendingAnswer(
-                    verdict=_V.REFUSED if due_ms < past_ms else _V.DONE,
-                    detail=f"would be {'in the past: refused' if due_ms < past_ms else 'changed'}",
-                    offset=delay_id,
-                    due_ms=due_ms,
-                )
-                for delay_id, due_ms in zip(found.ids, found.dues, strict=True)
-            ]
-        return PendingBulk(
-            verdicts=dict(Counter(answer.verdict for answer in answers)),
-            answers=tuple(answers),
-            looked_at=looked_at,
-            next=cursor_text(cursor),
-            dry_run=True,
-        )
 
     def _named(self, name: PendingName) -> PendingName:
         """Find the offset of a name."""

@@ -1,14 +1,16 @@
-"""Forecasts of pending messages: counts in spans of equal length over a range of due times, and sums by topic."""
+"""Counts and forecasts of pending messages: of a range, in spans of equal length over a range, and sums by topic."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from broker_plugin.pending.looking import CALL_NS, LOOKED_AT_MAX, Cursor, Looker, cursor_of
+from broker_plugin.pending.looking import CALL_NS, READ_MAX, Cursor, Looker, Walk, cursor_of
 from broker_plugin.rules.properties import DUE_MAX_MS
 from broker_plugin.rules.ranges import KEY_MAX
 from remoting.messages.message import RecordError, record_topic
+from store.disk.errors import StoreError
 from store.put.pending_api import Forecast, ForecastBar, PendingCount, PendingError, PendingQuery
 from store.put.pending_cursor import cursor_text
 from store.put.pending_topics import TOPICS_AT_ONCE, TopicSum, TopicSums
@@ -25,7 +27,7 @@ TOPIC_MAX = 200_000
 
 
 class Foresight:
-    """Makes forecasts. Any thread."""
+    """Makes counts and forecasts. Any thread."""
 
     def __init__(self, spill: SpillStore, sweeper: Delivery, looker: Looker) -> None:
         self._spill = spill
@@ -43,46 +45,75 @@ class Foresight:
     def of_topic(self, topic: str, from_ms: int, to_ms: int, bars: int) -> Forecast:
         """A forecast of one topic, by reading all messages due in the range; others are not counted.
 
-        Raises PendingError if there are too many for one call.
+        What cannot be read is in ``unread``, whatever its topic. Raises PendingError if one call cannot read them all.
         """
         step_ms = -(-(to_ms - from_ms) // bars)
         counts = [0] * bars
         query = PendingQuery(topic=topic, due_from_ms=from_ms, due_to_ms=to_ms)
-        cursor: Cursor | None = cursor_of(query, "")
-        looked_at = 0
+        walk = Walk(query, cursor_of(query, ""))
         has_time = self._looker.time_left()
-        while cursor is not None:
-            if looked_at and not has_time():
+        while walk.cursor is not None:
+            if walk.looked_at and not has_time():
                 raise PendingError(
-                    f"only {looked_at} of the messages due from {from_ms} to {to_ms} could be looked at within "
+                    f"only {walk.looked_at} of the messages due from {from_ms} to {to_ms} could be looked at within "
                     f"{CALL_NS / 1e9:g} s: take a shorter range"
                 )
-            found = self._looker.slice(query, cursor)
-            looked_at += found.looked_at
-            cursor = found.next
+            found = self._looker.slice(query, walk.cursor)
+            walk.took(found)
             for due_ms in found.dues:
                 counts[(due_ms - from_ms) // step_ms] += 1
-            if looked_at > TOPIC_MAX:
+            if walk.looked_at > TOPIC_MAX:
                 raise PendingError(
                     f"more than {TOPIC_MAX} messages are due from {from_ms} to {to_ms}: too many to read for one "
                     "topic; take a shorter range"
                 )
-        return _made(from_ms, to_ms, step_ms, counts, sum(counts), 0, 0, True)
+        made = _made(from_ms, to_ms, step_ms, counts, sum(counts), 0, 0, True)
+        return replace(made, unread=self._looker.unread_of(walk).count)
+
+    def counted(self, query: PendingQuery, cursor: Cursor | None) -> PendingCount:
+        """Count matching messages by reading them; ends early after many of them. Raises StoreError."""
+        walk = Walk(query, cursor)
+        count = size = 0
+        first: int | None = None
+        last: int | None = None
+        has_time = self._looker.time_left()
+        while walk.cursor is not None and walk.looked_at < READ_MAX and has_time():
+            try:
+                found = self._looker.slice(query, walk.cursor, complete=True)
+            except StoreError:
+                if not count:
+                    raise
+                break
+            walk.took(found)
+            count += len(found.ids)
+            size += sum(found.sizes)
+            if found.dues:
+                first, last = found.dues[0] if first is None else first, found.dues[-1]
+        unread = self._looker.unread_of(walk)
+        return PendingCount(
+            count=count,
+            bytes=size,
+            first_due_ms=first,
+            last_due_ms=last,
+            next=cursor_text(walk.cursor),
+            unread=unread.count,
+            remark=unread.remark,
+        )
 
     def by_topic(self, query: PendingQuery, cursor: Cursor | None) -> TopicSums:
         """Add matching messages up by topic; ends early as a count does, or when it has met many topics."""
         sums: dict[str, list[int]] = {}  # messages, bytes, first and last due time
-        looked_at = 0
+        walk = Walk(query, cursor)
         has_time = self._looker.time_left()
-        while cursor is not None and looked_at < LOOKED_AT_MAX and len(sums) < TOPICS_AT_ONCE and has_time():
-            found = self._looker.slice(query, cursor)
-            cursor = found.next
-            looked_at += found.looked_at
-            for due_ms, record, size in zip(found.dues, found.records, found.sizes, strict=True):
+        while walk.cursor is not None and walk.looked_at < READ_MAX and len(sums) < TOPICS_AT_ONCE and has_time():
+            found = self._looker.slice(query, walk.cursor)
+            walk.took(found)
+            for due_ms, id_, record, size in zip(found.dues, found.ids, found.records, found.sizes, strict=True):
                 try:
                     topic = query.topic or record_topic(record)
                 except RecordError:
-                    continue  # unreadable, so that no listing shows it either
+                    walk.pass_over((due_ms, id_))  # unreadable, so that no listing shows it either
+                    continue
                 row = sums.setdefault(topic, [0, 0, due_ms, due_ms])
                 row[0] += 1
                 row[1] += size
@@ -92,7 +123,7 @@ class Foresight:
             TopicSum(topic=topic, count=count, bytes=size, first_due_ms=first_ms, last_due_ms=last_ms)
             for topic, (count, size, first_ms, last_ms) in ordered
         )
-        return TopicSums(rows=rows, next=cursor_text(cursor))
+        return TopicSums(rows=rows, next=cursor_text(walk.cursor), unread=self._looker.unread_of(walk).count)
 
     def between(self, from_ms: int | None, to_ms: int | None) -> PendingCount:
         """Count a range of due times; bytes are estimated from the average of all."""

@@ -1,8 +1,20 @@
-"""Goes over pending messages in key order by a query, a slice at a time; a cursor continues later."""
+"""Goes over pending messages in key order by a query, a slice at a time; a cursor continues later.
+
+Some messages can be neither compared with a query nor left out without a word, because nobody knows whether they match:
+
+==================  ===========================================================================================
+unreadable records  damaged, or the disk cannot read them now (a change or a count ends before the latter)
+hidden rows         their page of a run can be neither read nor made again, so no scan finds them
+==================  ===========================================================================================
+
+A call goes on behind them, so that they hold up nothing else, and its answer says how many it has passed over (`Walk`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker_plugin.pending.records import fitting, row_of
@@ -20,8 +32,9 @@ if TYPE_CHECKING:
 
     from broker_plugin.pending.parts import Delivery, Overdue
     from store.spill.spill_store import SpillStore
+    from store.spill.state.hidden import HiddenRows
 
-__all__ = ["Cursor", "Looked", "Looker", "Slice", "checked", "cursor_of", "limited", "shown"]
+__all__ = ["Cursor", "Looked", "Looker", "Slice", "Unread", "Walk", "checked", "cursor_of", "limited", "shown"]
 
 Cursor = Key
 """The key behind which to continue."""
@@ -34,12 +47,13 @@ SLICE_BYTES = 512 << 10
 CALL_NS = 8_000_000_000
 """Most time that one call looks, and again that it changes; then it answers with a cursor. HTTP waits 20 s for both and
 for the disk."""
-LOOKED_AT_MAX = 20_000
+READ_MAX = 20_000
 """Most messages that one call looks at if each must be read."""
 TEXT_MAX = 32_767
 """Longest text of a condition; no property is longer."""
 PROPERTIES_MAX = 32
 _BITS_SHOWN = 128
+_SHOWN = 3
 
 
 class Looked:
@@ -69,10 +83,10 @@ class Slice:
     """The matching messages of one slice; ``next`` is None behind the last message.
 
     Large ``records`` have no body (`SpillView.read_outlines`); ``sizes`` are those of the whole records. Both are empty
-    if no record was read.
+    if no record was read. ``unread`` are the keys of records that could not be read, some perhaps behind ``next``.
     """
 
-    __slots__ = ("dues", "ids", "looked_at", "next", "records", "refs", "sizes", "topic", "versions")
+    __slots__ = ("dues", "ids", "looked_at", "next", "records", "refs", "sizes", "topic", "unread", "versions")
 
     def __init__(self, looked_at: int, next_: Cursor | None, topic: str) -> None:
         self.topic = topic  # of all of them; empty: of several
@@ -84,6 +98,7 @@ class Slice:
         self.records: list[bytes] = []
         self.sizes: list[int] = []
         self.versions: list[int] = []
+        self.unread: list[Cursor] = []
 
     def cut(self, most: int) -> None:
         """Keep the first ``most`` messages; the next slice begins behind the last of them."""
@@ -91,6 +106,84 @@ class Slice:
             for column in (self.dues, self.ids, self.refs, self.records, self.sizes, self.versions):
                 del column[most:]
             self.next = self.dues[-1], self.ids[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """How many messages a call has passed over, and a text for people about them; 0 and empty if there are none."""
+
+    count: int
+    remark: str
+
+
+class Walk:
+    """One call's way over the messages of a query: where it stands, and what it has passed over.
+
+    What cannot be read is counted by the call that comes past its place: the counts of the calls of a query add up.
+    """
+
+    __slots__ = ("_begin", "_unread", "cursor", "looked_at", "query")
+
+    def __init__(self, query: PendingQuery, cursor: Cursor | None) -> None:
+        self.query = query
+        self.cursor = self._begin = cursor
+        self.looked_at = 0
+        self._unread: set[Cursor] = set()  # a slice that was cut is in part looked at twice
+
+    def took(self, found: Slice) -> None:
+        """Go on behind a slice."""
+        self.cursor = found.next
+        self.looked_at += found.looked_at
+        self._unread.update(found.unread)
+
+    def pass_over(self, key: Cursor) -> None:
+        """Note a message whose record cannot be understood."""
+        self._unread.add(key)
+
+    def unread(self, hidden: Iterable[HiddenRows]) -> Unread:
+        """What was passed over up to the cursor; ``hidden`` are all hidden rows."""
+        records = sorted(key for key in self._unread if self.cursor is None or key <= self.cursor)
+        runs: Counter[str] = Counter()
+        keys: list[Cursor] = []
+        for rows in hidden:
+            passed = [key for key in rows.keys if self._passed(key)]
+            keys += passed
+            if passed or self._may_have_unknown(rows):
+                runs[rows.file] += len(passed) + (rows.unknown if self._may_have_unknown(rows) else 0)
+        return Unread(runs.total() + len(records), _remark(runs, sorted(keys), records))
+
+    def _passed(self, key: Cursor) -> bool:
+        """True if this call came past the place of a message that is due within the query's range."""
+        to_ms = self.query.due_to_ms
+        is_behind = self._begin is not None and self._begin < key
+        return is_behind and (self.cursor is None or key <= self.cursor) and (to_ms is None or key[0] < to_ms)
+
+    def _may_have_unknown(self, rows: HiddenRows) -> bool:
+        """True for the call that comes to the end, if rows without a key may be due within the query's range."""
+        query = self.query
+        is_end = self._begin is not None and self.cursor is None
+        begins = query.due_to_ms is None or rows.first_ms < query.due_to_ms
+        return bool(rows.unknown) and is_end and begins and (query.due_from_ms or 0) <= rows.last_ms
+
+
+def _remark(runs: Counter[str], keys: Sequence[Cursor], records: Sequence[Cursor]) -> str:
+    parts: list[str] = []
+    if runs:
+        named = ", ".join(f"{count} in run {file}" for file, count in runs.most_common(_SHOWN))
+        more = f" and more in {len(runs) - _SHOWN} other runs" if len(runs) > _SHOWN else ""
+        offsets = f" ({_offsets(keys)})" if keys else ""
+        parts.append(
+            f"{named}{more}{offsets}, where a page can be neither read nor made again: run `timewheel check DIR "
+            "--repair`, then cancel by offset what it cannot make again"
+        )
+    if records:
+        parts.append(f"{len(records)} whose records cannot be read ({_offsets(records)}): cancel them by offset")
+    return "; ".join(parts)
+
+
+def _offsets(keys: Sequence[Cursor]) -> str:
+    named = ", ".join(f"{id_:#x} due at {due_ms}" for due_ms, id_ in keys[:_SHOWN])
+    return f"{named} (epoch ms)" if len(keys) <= _SHOWN else f"{named} (epoch ms), …"
 
 
 class Looker:
@@ -172,6 +265,9 @@ class Looker:
         found = Slice(len(seen.refs), seen.next, query.topic)
         found.dues, found.ids, found.refs, found.versions = seen.dues, seen.ids, seen.refs, seen.versions
         found.records, found.sizes = seen.texts, seen.sizes
+        if b"" in seen.texts:
+            keys = zip(seen.dues, seen.ids, strict=True)
+            found.unread = [key for key, text in zip(keys, seen.texts, strict=True) if not text]
         if seen.texts:
             places = fitting(query, seen.texts)
             if len(places) < len(seen.refs):
@@ -213,6 +309,10 @@ class Looker:
                 records += found[0]
                 sizes += found[1]
             return records, sizes
+
+    def unread_of(self, walk: Walk) -> Unread:
+        """What a call has passed over so far."""
+        return walk.unread(self._spill.hidden_rows() if self._spill.hides else ())
 
     def rows(
         self, query: PendingQuery, cursor: Cursor | None, limit: int, looked_at_max: int

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote, unquote
 
-from http_door.merging import merged_forecasts, merged_pages, summed_counts, summed_topics
+from http_door.merging import merged_forecasts, merged_pages, named_remark, summed_counts, summed_topics
 from http_door.shapes import count_document, forecast_document, row_document
 from http_door.work import BusyError, NotReadyError
 from service.door.coverage import ShardSight, coverage_document, covered, known_shard
@@ -145,9 +145,10 @@ def counted(
     """Count the matching entries. Raises PendingError, NotReadyError."""
     done: list[dict[str, Any]] = []
 
-    def count(control: TopicControl, cursor: str) -> str:
+    def count(control: TopicControl, cursor: str, name: str) -> str:
         found = control.count(query, cursor)
-        done.append(count_document(found))
+        document = count_document(found)
+        done.append({**document, "remark": named_remark(name, document)})
         return found.next
 
     rest = _summed(sights, after, mono_ms, count)
@@ -159,18 +160,21 @@ def by_topic(
 ) -> dict[str, Any]:
     """Count the matching entries by topic. Raises PendingError, NotReadyError."""
     done: list[dict[str, Any]] = []
+    unread = 0
 
-    def add(control: TopicControl, cursor: str) -> str:
+    def add(control: TopicControl, cursor: str, _name: str) -> str:
+        nonlocal unread
         found = control.by_topic(query, cursor)
         done.extend(map(asdict, found.rows))
+        unread += found.unread
         return found.next
 
     rest = _summed(sights, after, mono_ms, add)
-    return {"topics": summed_topics(done), "known": rest["next"] is None, **rest}
+    return {"topics": summed_topics(done), "unread": unread, "known": rest["next"] is None, **rest}
 
 
 def _summed(
-    sights: Sequence[ShardSight], after: str, mono_ms: Callable[[], int], add: Callable[[TopicControl, str], str]
+    sights: Sequence[ShardSight], after: str, mono_ms: Callable[[], int], add: Callable[[TopicControl, str, str], str]
 ) -> dict[str, Any]:
     """Ask one shard after the other until the time is over; says where each goes on, and which they are."""
     reading = _Reading(sights, mono_ms, after)
@@ -183,7 +187,7 @@ def _summed(
         if asked and mono_ms() >= until_ms:
             return cursor
         assert sight.control is not None
-        following = add(sight.control, cursor)
+        following = add(sight.control, cursor, sight.name)
         asked += 1
         return following or None
 

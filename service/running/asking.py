@@ -66,12 +66,18 @@ def _row(row: PendingRow, shard: str) -> dict[str, Any]:
 
 def _count(control: PendingControl, fields: Mapping[str, str]) -> dict[str, Any]:
     count = control.count(query_of(fields), fields.get("after", ""))
-    return {"count": count.count, "bytes": count.bytes, "next": count.next}
+    return {
+        "count": count.count,
+        "bytes": count.bytes,
+        "next": count.next,
+        "unread": count.unread,
+        "remark": count.remark,
+    }
 
 
 def _topics(control: TopicControl, fields: Mapping[str, str]) -> dict[str, Any]:
     found = control.by_topic(query_of(fields), fields.get("after", ""))
-    return {"topics": [asdict(row) for row in found.rows], "next": found.next}
+    return {"topics": [asdict(row) for row in found.rows], "next": found.next, "unread": found.unread}
 
 
 def _forecast(control: PendingControl, fields: Mapping[str, str], now_ms: int) -> dict[str, Any]:
@@ -85,4 +91,5 @@ def _forecast(control: PendingControl, fields: Mapping[str, str], now_ms: int) -
         "overdue": found.overdue,
         "later": found.later,
         "exact": found.exact,
+        "unread": found.unread,
     }

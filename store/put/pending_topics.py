@@ -31,11 +31,13 @@ class TopicSum:
 class TopicSums:
     """Sums of the messages that one call has looked at, largest topic first.
 
-    If ``next`` is not empty, call again with it and add the sums up.
+    If ``next`` is not empty, call again with it and add the sums up, ``unread`` too: the number of messages that are in
+    no row because they could not be read.
     """
 
     rows: tuple[TopicSum, ...]
     next: str = ""
+    unread: int = 0
 
 
 class TopicControl(PendingControl, Protocol):

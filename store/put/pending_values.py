@@ -213,6 +213,9 @@ class PendingCount:
     """The number of matching messages. If ``next`` is not empty, the call ended early: call again with it and add up.
 
     ``bytes_exact`` is False if no message was read: then ``bytes`` is the size of the delay store, or a share of it.
+
+    ``unread`` messages were passed over, because they can be neither read nor compared with the query; ``remark`` says
+    which, and what to do. Of several calls add the numbers up. A count for which no message was read has those in it.
     """
 
     count: int
@@ -221,6 +224,8 @@ class PendingCount:
     first_due_ms: int | None = None
     last_due_ms: int | None = None
     next: str = ""
+    unread: int = 0
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +234,10 @@ class PendingBulk:
 
     ``verdicts`` counts answers by verdict (in a dry run: those that the change would give). ``answers`` has one for
     each message, in order. ``next`` resumes, also after a crash of either side: cancelled messages no longer match.
+
+    ``unread`` messages that may match were passed over, because they can be neither read nor compared with the query;
+    ``remark`` says which, and what to do. Of several calls add the numbers up: only if the sum is 0, an empty ``next``
+    means that nothing which matches is left.
     """
 
     verdicts: dict[PendingVerdict, int] = field(default_factory=dict)
@@ -236,6 +245,8 @@ class PendingBulk:
     looked_at: int = 0
     next: str = ""
     dry_run: bool = False
+    unread: int = 0
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +273,8 @@ class Forecast:
     later: int
     """Due at ``to_ms`` or later. Of a topic that is not counted: 0."""
     exact: bool = True
+    unread: int = 0
+    """Of a topic: messages in the range, of any topic, that could not be read; they are in no bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import numpy as np
 from store.disk.slab import Slab
 from store.spill.journal.journal import Journal
 from store.spill.rows.model import Columns, Found, Key
+from store.spill.state.hidden import HiddenRows, hidden_rows
 from store.spill.state.reading import FEW, by_file
 from store.spill.state.spill_state import ORDINAL, SpillState
 from store.spill.upkeep import checking
@@ -106,6 +107,10 @@ class SpillView:
     def hides(self) -> bool:
         """True if a page of a run could neither be read nor made again: scans miss its records. Any thread."""
         return any(run.hides for run in self._state.runs)
+
+    def hidden_rows(self) -> list[HiddenRows]:
+        """Pending records that scans have missed so far because of such a page. Any thread; reads id pages."""
+        return hidden_rows(self._state)
 
     @property
     def notes(self) -> list[str]:

@@ -175,7 +175,8 @@ def test_a_move_to_a_time(world: World) -> None:
 
 def test_bulk_is_a_dry_run_unless_it_is_told_otherwise(world: World) -> None:
     answer = world.post("/api/v1/bulk/cancel", {"query": {"topic": "T1"}})
-    assert answer.json == {"dry_run": True, "verdicts": {"done": 10}, "looked_at": 10, "answers": [], "next": None}
+    told = {"dry_run": True, "verdicts": {"done": 10}, "looked_at": 10, "answers": [], "next": None}
+    assert answer.json == {**told, "unread": 0, "remark": None}
     assert len(world.list.rows) == 30
     answer = world.post("/api/v1/bulk/cancel", {"query": {"topic": "T1"}, "dry_run": False, "limit": 4})
     assert answer.json["verdicts"] == {"done": 4}

@@ -242,6 +242,23 @@ def test_what_matches_is_counted_then_changed(browser: Chromium, world: World) -
     assert [found for found in browser.complaints() if '"network"' not in found] == []
 
 
+def test_what_a_change_passes_over_is_said(browser: Chromium, world: World) -> None:
+    world.list.unread = 3
+    left = "3 that cannot be read may match and stay as they are (3 in run 7)."
+    page = Page(browser, world)
+    page.fill("#bulk-topic", "T1")
+    page.click("#bulk-count")
+    page.until(f"document.querySelector('#bulk-asked').innerText.endsWith({left!r})", "what is passed over")
+    page.click("#bulk-go")
+    told = f"Ended: 10 done (of 10 counted). {left}"
+    page.until(f"document.querySelector('#bulk-told').innerText == {told!r}", "the verdicts")
+    assert page.do("document.querySelector('#bulk-told').className") == "bad"
+    page.fill("#bulk-topic", "nobody")
+    page.click("#bulk-count")
+    nothing = f"Nothing that can be read matches. {left}"
+    page.until(f"document.querySelector('#bulk-asked').innerText == {nothing!r}", "no proof")
+
+
 def test_a_token_is_asked_for(browser: Chromium, tmp_path: Path) -> None:
     with World(tmp_path / "store", httpToken="a-token-of-sixteen") as world:
         browser.visit(f"http://127.0.0.1:{world.door.http_port}/", 1280)

@@ -116,3 +116,20 @@ def test_nothing_is_answered_where_no_shard_is() -> None:
     shards.there = []
     with pytest.raises(PendingError, match="no shard is there"):
         shards.bulk({"ids": ["key:a"], "topic": "T"})
+
+
+def test_what_shards_have_passed_over_in_a_change_by_query_is_added_up() -> None:
+    class Passing(Shards):
+        async def ask(self, peer: Peer, _request: Any, _query: Any, body: dict[str, Any]) -> PeerAnswer:
+            assert body["after"] == ""
+            document = {"dry_run": True, "verdicts": {"done": 1}, "looked_at": 1, "answers": [], "next": None}
+            remark = f"run {peer.index}" if peer.index else None
+            return PeerAnswer(peer, 200, {**document, "unread": peer.index, "remark": remark})
+
+    async def read() -> bytes:
+        return b'{"query": {"topic": "T"}}'
+
+    whole: Any = Whole(Passing([], set()), lambda: 0)  # type: ignore[arg-type]
+    request = SimpleNamespace(match_info={"verb": "cancel"}, read=read)
+    found = json.loads(asyncio.run(whole._bulk(request, [])).body)
+    assert (found["verdicts"], found["unread"], found["remark"]) == ({"done": 3}, 3, "b-1: run 1; b-2: run 2")

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.door.merging import cursor_of_all, cursors_of_each, merged_pages, merged_topics
-from store.put.pending_api import PendingError
+from http_door.merging import merged_forecasts, named_remark, summed_counts
+from http_door.shapes import count_document, forecast_document
+from store.put.pending_api import Forecast, PendingCount, PendingError
 from store.put.pending_cursor import cursor_place, cursor_text
 
 Key = tuple[int, int]
@@ -63,3 +65,15 @@ def test_counts_are_known_when_all_shards_have_counted() -> None:
         found = merged_topics(shards, 10)
         assert found["known"] is known
         assert [(one["count"], one["known"]) for one in found["topics"]] == ([(count, known)] if count else [])
+
+
+def test_what_could_not_be_read_is_added_up() -> None:
+    counts = [PendingCount(count=1, bytes=5, unread=n, remark=f"run {n}" if n else "") for n in (0, 2, 3)]
+    documents = [count_document(count) for count in counts]
+    summed = summed_counts([{**one, "remark": named_remark(f"b-{n}", one)} for n, one in enumerate(documents)])
+    assert (summed["count"], summed["unread"], summed["remark"]) == (3, 5, "b-1: run 2; b-2: run 3")
+    assert summed_counts([count_document(counts[0])])["remark"] is None
+    forecasts = [
+        Forecast(from_ms=0, to_ms=9, step_ms=9, bars=(), total=0, overdue=0, later=0, unread=n) for n in (0, 2, 3)
+    ]
+    assert merged_forecasts(list(map(forecast_document, forecasts)))["unread"] == 5

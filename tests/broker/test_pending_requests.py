@@ -10,9 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
+from broker.pending.documents import bulk_document, count_document, forecast_document
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
+from store.put.pending_api import Forecast, PendingBulk, PendingCount
 from tests.broker.core_rig import START_MS, Client, FakePlugin, Rig, properties
 
 DUE = START_MS + 60_000
@@ -84,6 +86,15 @@ def test_lists_counts_and_bulk(client: Client) -> None:
     _, done = ask(client, RequestCode.PENDING_CHANGE_MATCHING, topic="U", verb="cancel", dryRun="false")
     assert (done["dry_run"], done["verdicts"], done["next"]) == (False, {"done": 4}, "")
     assert ask(client, RequestCode.PENDING_COUNT)[1]["count"] == 3
+
+
+def test_what_was_passed_over_is_told() -> None:
+    remark = "3 in run 0000000007"
+    bulk = bulk_document(PendingBulk(unread=3, remark=remark), bytes(8))
+    count = count_document(PendingCount(count=0, bytes=0, unread=3, remark=remark))
+    assert [(told["unread"], told["remark"]) for told in (bulk, count)] == [(3, remark)] * 2
+    forecast = Forecast(from_ms=0, to_ms=9, step_ms=9, bars=(), total=0, overdue=0, later=0, unread=3)
+    assert forecast_document(forecast)["unread"] == 3
 
 
 def test_what_a_deleted_topic_has_left_is_kept_counted_and_purged(client: Client) -> None:

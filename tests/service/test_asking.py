@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,8 +17,8 @@ from service.core.commands import CommandVerdict
 from service.core.lines import Line, LineKind
 from service.running.asking import QUESTION_BYTES_MAX, answer_to
 from service.running.obeying import Clerk, Employer, _outcome
-from store.put.pending_api import PendingCount, PendingQuery
-from store.put.pending_topics import TopicControl
+from store.put.pending_api import Forecast, PendingCount, PendingQuery
+from store.put.pending_topics import TopicControl, TopicSums
 from tests.support.plain_pending import PlainPending, row
 from timewheel_client import (
     ChangeResult,
@@ -210,3 +211,21 @@ def test_a_question_is_short() -> None:
     message = SimpleNamespace(body=bytes(4 << 20))
     clerk.saw(cast(StoredMessage, message), Line(3, LineKind.ASK))
     assert [len(body) for body in clerk._bodies.values()] == [QUESTION_BYTES_MAX + 1]
+
+
+def test_answers_say_how_many_could_not_be_read() -> None:
+    class Torn(PlainPending):
+        def count(self, query: PendingQuery, after: str = "") -> PendingCount:
+            return replace(super().count(query, after), unread=1, remark="torn")
+
+        def by_topic(self, query: PendingQuery, after: str = "") -> TopicSums:
+            return replace(super().by_topic(query, after), unread=2)
+
+        def forecast(self, from_ms: int, to_ms: int, bars: int, topic: str = "") -> Forecast:
+            return replace(super().forecast(from_ms, to_ms, bars, topic), unread=3)
+
+    torn = Torn([row(1, START_MS + 5, "A")])
+    questions = [json.dumps({"what": what}).encode() for what in ("count", "topics", "forecast")]
+    answers = [answer_to(question, torn, "b/0", START_MS) for question in questions]
+    assert [answer["unread"] for answer in answers] == [1, 2, 3]
+    assert answers[0]["remark"] == "torn"

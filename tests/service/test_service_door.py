@@ -7,6 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from http_door.guard import BODY_MAX_BYTES
 from service.door import api, app, orders, reading
 from service.door.app import why_health_only
 from service.door.coverage import ShardSight, Sighting
-from service.door.reading import counted, cursors_of_shards
+from service.door.reading import by_topic, counted, cursors_of_shards
 from store.disk.errors import StoreError
 from store.put.pending_api import PendingError, PendingQuery
+from store.put.pending_topics import TopicSums
 from tests.service.door_world import BASE_MS, FAR, ME, OTHERS, DoorWorld
 from tests.support.door import ask
 from tests.support.plain_pending import PlainPending, row
@@ -172,6 +174,16 @@ def test_what_waits_by_topic(world: DoorWorld) -> None:
     (row,) = world.get("topics?topic=F1").json["topics"]
     assert (row["topic"], row["count"]) == ("F1", 5)
     assert world.get("topics?topic=nobody").json["topics"] == []
+
+
+def test_what_cannot_be_read_is_added_up_over_shards() -> None:
+    class Torn(PlainPending):
+        def by_topic(self, query: PendingQuery, after: str = "") -> TopicSums:
+            return replace(super().by_topic(query, after), unread=2)
+
+    sights = [ShardSight(f"b/{n}", Sighting.OWNED, ME, "", Torn([row(1, BASE_MS)])) for n in range(3)]
+    found = by_topic(sights, PendingQuery(), "", lambda: 0)
+    assert ([row["count"] for row in found["topics"]], found["unread"]) == ([3], 6)
 
 
 def test_a_forecast(world: DoorWorld) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from remoting.pending_rules import past_fault
 from store.put.pending_api import (
@@ -47,6 +48,8 @@ class PlainPending:
         self.error: Exception | None = None
         self.looked_max = 1 << 30
         """A page ends after so many rows that it has looked at, also if it is not full."""
+        self.unread = 0
+        """So many more may match and are passed over by counts and changes by a query."""
 
     def _matching(self, query: PendingQuery, rows: Sequence[PendingRow] | None = None) -> list[PendingRow]:
         return [
@@ -97,7 +100,12 @@ class PlainPending:
         assert not after
         dues = [found.due_ms for found in self._matching(query)]
         first, last = (min(dues), max(dues)) if dues else (None, None)
-        return PendingCount(count=len(dues), bytes=100 * len(dues), first_due_ms=first, last_due_ms=last)
+        found = PendingCount(count=len(dues), bytes=100 * len(dues), first_due_ms=first, last_due_ms=last)
+        return replace(found, unread=self.unread, remark=self._remark)
+
+    @property
+    def _remark(self) -> str:
+        return f"{self.unread} in run 7" if self.unread else ""
 
     def by_topic(self, query: PendingQuery, after: str = "") -> TopicSums:
         assert not after
@@ -186,7 +194,13 @@ class PlainPending:
             PendingOrder(verb=verb, name=PendingName(offset=one.offset), due_ms=due_ms, by_ms=by_ms) for one in found
         ]
         answers = self.change_many(orders, now_ms)
-        return PendingBulk(verdicts={PendingVerdict.DONE: len(answers)}, answers=tuple(answers), looked_at=len(answers))
+        return PendingBulk(
+            verdicts={PendingVerdict.DONE: len(answers)},
+            answers=tuple(answers),
+            looked_at=len(answers),
+            unread=self.unread,
+            remark=self._remark,
+        )
 
     def figures(self) -> PendingFigures:
         return PendingFigures(

@@ -1,4 +1,4 @@
-"""A change or a count by query whose later call fails: what was done is told."""
+"""A change or a count by query that does not come to its end, or passes something over: what was done is told."""
 
 from __future__ import annotations
 
@@ -110,3 +110,62 @@ def test_a_purge_that_fails_does_not_say_that_nothing_is_left(monkeypatch: pytes
     assert (shown.exit_code, "nothing to purge" in shown.output) == (1, False)
     assert "nothing was changed" in shown.stdout and "on a: purge again" in shown.stdout
     assert "cannot be read" in shown.stderr
+
+
+LOST = "3 in run 0000000007"
+SAID = f"a: passed over, although they may match: {LOST}"
+
+
+def lost(count: int, cursor: str = "") -> dict[str, Any]:
+    return done(count, cursor) | {"unread": 3, "remark": LOST}
+
+
+def test_what_brokers_have_passed_over_is_added_up() -> None:
+    """A broker of an older version says nothing about it."""
+    found = moved(Cluster(a=[lost(3, "7-1"), lost(2) | {"remark": "again"}], b=[done(1)], c=[lost(0)]))
+    assert (found.verdicts, found.next, found.unread) == ({"done": 6}, "", 9)
+    assert found.remarks == {"a": f"{LOST}; again", "c": LOST}
+    assert moved(Cluster(a=[done(1)])).remarks == {}
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_person_sees_what_was_passed_over(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    words = ("cancel", "--topic", "T", "--yes", *["--json"] * as_json)
+    shown = typed(monkeypatch, Cluster(a=[lost(2)]), *words)
+    assert shown.exit_code == 1
+    if as_json:
+        document = json.loads(shown.stdout)
+        assert (document["unread"], document["remarks"]) == (3, {"a": LOST})
+    else:
+        assert shown.stdout.splitlines()[-2:] == ["2 done", SAID]
+    assert typed(monkeypatch, Cluster(a=[done(2)]), *words).exit_code == 0
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_purge_that_passes_something_over_does_not_say_that_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    shown = typed(monkeypatch, Cluster(a=[lost(0), lost(count)]), "purge", "T", "--yes")
+    assert (shown.exit_code, "nothing to purge" in shown.output, "nothing matches" in shown.output) == (1, False, False)
+    assert ("2 done" if count else "nothing was changed") in shown.stdout
+    assert SAID in shown.stdout
+
+
+@pytest.mark.parametrize(("topic", "unread"), [("T", 3), ("T", 0), ("", 0)])
+def test_a_forecast_says_what_is_in_no_bar(monkeypatch: pytest.MonkeyPatch, topic: str, unread: int) -> None:
+    figures = {"total": 0, "overdue": 0, "later": 0, "exact": True, "step_ms": 60_000, "bars": []}
+    cluster = Cluster(a=[{**figures, "unread": unread}], b=[figures])
+    shown = typed(monkeypatch, cluster, "forecast", *(["--topic", topic] if topic else []))
+    assert shown.exit_code == 0
+    assert ("3 more in this range, of any topic, cannot be read" in shown.stdout) is bool(unread)
+
+
+def test_a_count_says_what_is_not_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = asyncio.run(Cluster(a=[lost(3, "7-1"), done(2)], b=[done(1)]).counted())
+    assert (found.counts, found.unread, found.remarks) == ({"a": 5, "b": 1}, 3, {"a": LOST})
+    shown = typed(monkeypatch, Cluster(a=[lost(3)], b=[done(1)]), "count")
+    assert (shown.exit_code, shown.stdout.splitlines()[-1]) == (1, SAID)
+    told = typed(monkeypatch, Cluster(a=[lost(3)], b=[done(1)]), "count", "--json")
+    document = {"count": 4, "brokers": {"a": 3, "b": 1}, "unread": 3, "remarks": {"a": LOST}}
+    assert (told.exit_code, json.loads(told.stdout)) == (1, document)
+    assert typed(monkeypatch, Cluster(b=[done(1)]), "count").exit_code == 0

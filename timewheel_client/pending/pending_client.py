@@ -27,6 +27,7 @@ from timewheel_client.pending.cursors import cursor_of, cursors_in
 from timewheel_client.pending.named import named_brokers, told_first
 from timewheel_client.pending.pending_values import (
     ChangeResult,
+    CountResult,
     MatchingResult,
     OutlookResult,
     WaitingMessage,
@@ -44,7 +45,24 @@ TIMEOUT_MS = 30_000
 PAGE = 500
 CALL_LIMIT = 10_000
 ANSWERS_KEPT = 10_000
+REMARK_CHARS_ENOUGH = 2_000
+"""The remarks of further calls to a broker are left out."""
 NOT_KNOWN = "whether this call changed something is not known"
+
+
+class _PassedOver:
+    """What brokers say that they have passed over; those of older versions say nothing."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.remarks: dict[str, str] = {}
+
+    def add(self, broker: str, document: Mapping[str, Any]) -> None:
+        """Add the answer to one call."""
+        self.count += int(document.get("unread", 0))
+        remark, before = document.get("remark"), self.remarks.get(broker, "")
+        if remark and len(before) < REMARK_CHARS_ENOUGH:
+            self.remarks[broker] = f"{before}; {remark}" if before else str(remark)
 
 
 class PendingClient:
@@ -201,7 +219,11 @@ class PendingClient:
                 return
 
     async def count(self, which: Which | None = None) -> dict[str, int]:
-        """Count what is pending: brokers with their numbers.
+        """Count what is pending: brokers with their numbers. Raises what `counted` raises."""
+        return (await self.counted(which)).counts
+
+    async def counted(self, which: Which | None = None) -> CountResult:
+        """`count`, also with the number of messages that may match and could not be read.
 
         Raises the first error of a broker once all have ended. If some were counted, its text says how many, and behind
         which cursors the rest is.
@@ -210,6 +232,7 @@ class PendingClient:
         brokers = await self.brokers()
         counts: dict[str, int] = {}
         rest: dict[str, str] = {}
+        unread = _PassedOver()
 
         async def of(broker: str) -> None:
             rest[broker] = ""
@@ -217,6 +240,7 @@ class PendingClient:
                 more = {**fields, "after": rest[broker]}
                 document = await self._ask(brokers[broker], RequestCode.PENDING_COUNT, more)
                 counts[broker] = counts.get(broker, 0) + int(document["count"])
+                unread.add(broker, document)
                 rest[broker] = document["next"]
                 if not rest[broker]:
                     del rest[broker]
@@ -228,7 +252,9 @@ class PendingClient:
                     counted = ", ".join(f"{count} on {broker}" for broker, count in counts.items())
                     error.args = (f"{error}; counted before: {counted}; the rest is behind {cursor_of(rest)!r}",)
                 raise error
-        return {broker: counts[broker] for broker in brokers}
+        return CountResult(
+            counts={broker: counts[broker] for broker in brokers}, unread=unread.count, remarks=unread.remarks
+        )
 
     async def change_matching(
         self,
@@ -245,20 +271,19 @@ class PendingClient:
         """Change all that match, on one broker after the other, behind the cursor ``after`` (`MatchingResult.next`).
 
         Raises BrokerError for a query that is too wide, ClientError for a text that is no cursor, and the error of the
-        first call. An error of a later call ends it, and stands in the result (`MatchingResult.errors`).
+        first call. An error of a later call ends it, and stands in the result, as does what was passed over because a
+        broker can neither read nor compare it (`MatchingResult.errors`, `MatchingResult.unread`).
         """
         verdicts: Counter[str] = Counter()
         answers: builtins.list[ChangeResult] = []
         unfinished: dict[str, str] = {}
         errors: dict[str, str] = {}
+        unread = _PassedOver()
         answered = False
         fields = {**which.fields(), "verb": verb, "dryRun": str(dry_run).lower(), "purge": str(purge).lower()}
         brokers = await self.brokers()
-        if purge and not dry_run:  # one that refuses, because it has the topic, does so before any other has changed
-            look = {**fields, "dryRun": "true", "limit": 1}
-            await asyncio.gather(
-                *(self._ask(address, RequestCode.PENDING_CHANGE_MATCHING, look) for address in brokers.values())
-            )
+        if purge and not dry_run:
+            await self._try_purge(brokers, fields)
         for broker, cursor in cursors_in(after, brokers).items():
             while True:
                 left = CALL_LIMIT if limit is None else min(CALL_LIMIT, limit - sum(verdicts.values()))
@@ -277,13 +302,26 @@ class PendingClient:
                     break
                 answered = True
                 verdicts.update(document["verdicts"])
-                room = ANSWERS_KEPT - len(answers)
-                answers += [change_of(answer, broker) for answer in document["answers"][:room]]
+                unread.add(broker, document)
+                answers += [change_of(answer, broker) for answer in document["answers"][: ANSWERS_KEPT - len(answers)]]
                 cursor = document["next"]
                 if not cursor:
                     break
         return MatchingResult(
-            verdicts=dict(verdicts), answers=answers, dry_run=dry_run, unfinished=unfinished, errors=errors
+            verdicts=dict(verdicts),
+            answers=answers,
+            dry_run=dry_run,
+            unfinished=unfinished,
+            errors=errors,
+            unread=unread.count,
+            remarks=unread.remarks,
+        )
+
+    async def _try_purge(self, brokers: Mapping[str, str], fields: Mapping[str, str]) -> None:
+        """Have a broker that refuses, because it has the topic, do so before any other has changed something."""
+        look = {**fields, "dryRun": "true", "limit": 1}
+        await asyncio.gather(
+            *(self._ask(address, RequestCode.PENDING_CHANGE_MATCHING, look) for address in brokers.values())
         )
 
     async def forecast(self, from_ms: int, to_ms: int, bars: int = 60, *, topic: str = "") -> OutlookResult:
@@ -306,6 +344,7 @@ class PendingClient:
             overdue=sum(int(document["overdue"]) for document in documents),
             later=sum(int(document["later"]) for document in documents),
             exact=all(document["exact"] for document in documents),
+            unread=sum(int(document.get("unread", 0)) for document in documents),
         )
 
     # ------------------------------------------------------------------------------------------------ brokers

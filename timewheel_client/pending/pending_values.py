@@ -11,6 +11,7 @@ from timewheel_client.pending.cursors import cursor_of
 
 __all__ = [
     "ChangeResult",
+    "CountResult",
     "MatchingResult",
     "OutlookResult",
     "TopicWaiting",
@@ -125,11 +126,29 @@ class MatchingResult:
     """Brokers with more to do than the limit or an error let, each with its cursor."""
     errors: dict[str, str] = field(default_factory=dict)
     """The broker whose call failed after others had succeeded, with the error's text; empty if none did."""
+    unread: int = 0
+    """Messages that may match and were passed over, because a broker can neither read nor compare them. Only if this is
+    0, a change that came to its end has left nothing that matches. A delay service does not say it: 0."""
+    remarks: dict[str, str] = field(default_factory=dict)
+    """Brokers with such messages, each with a text: which these are, and what to do."""
 
     @property
     def next(self) -> str:
         """The cursor behind which the rest is to be done; empty if that was all."""
         return cursor_of(self.unfinished)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountResult:
+    """How many match on each broker.
+
+    ``unread`` messages that may match are not among them, because a broker can neither read nor compare them;
+    ``remarks`` has the brokers with such messages, each with a text: which these are, and what to do.
+    """
+
+    counts: dict[str, int]
+    unread: int = 0
+    remarks: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +163,8 @@ class OutlookResult:
     overdue: int
     later: int
     exact: bool
+    unread: int = 0
+    """Of one topic: messages in the range, of any topic, that could not be read. They are in no bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

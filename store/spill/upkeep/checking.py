@@ -22,11 +22,11 @@ from store.spill.rows.page_cache import RunPageCache
 from store.spill.rows.run_shape import run_trailer
 from store.spill.rows.source import Longs, Source
 from store.spill.runs.run import Run
+from store.spill.state.hidden import frozen_run
 from store.spill.state.spill_state import SpillState
 
 __all__ = ["check"]
 
-_CACHE_BYTES = 1 << 20
 _AT_ONCE = 4096
 # Odd 64-bit factors that spread every input bit: the golden ratio, and two primes of xxHash.
 _MIX = tuple(np.uint64(factor) for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
@@ -38,7 +38,7 @@ def check(state: SpillState, journal: Journal) -> list[str]:
     live_ids: list[Longs] = []
     with state.lock:
         segments = [_frozen_segment(segment) for segment in state.segments]
-        runs = [_frozen_run(run) for run in state.runs]
+        runs = [frozen_run(run) for run in state.runs]
         wrong += _check_manifest(state)
     looks: list[tuple[Source, Callable[[], list[str]]]] = [
         *((segment, partial(_check_segment, segment, journal.seed)) for segment in segments),
@@ -61,13 +61,6 @@ def _frozen_segment(segment: JournalSegment) -> JournalSegment:
     """A twin with the done-set as it is now."""
     twin = segment.twin(RunPageCache(0))
     twin.done, twin.live = segment.done.copy(), segment.live
-    return twin
-
-
-def _frozen_run(run: Run) -> Run:
-    """A twin with the done-set and the damage as they are now."""
-    twin = run.twin(RunPageCache(_CACHE_BYTES))
-    twin.done, twin.live, twin.damage = run.done.copy(), run.live, dict(run.damage)
     return twin
 
 

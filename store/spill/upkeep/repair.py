@@ -38,6 +38,7 @@ from store.spill.rows.page_cache import RunPageCache
 from store.spill.rows.run_shape import run_trailer
 from store.spill.runs.run import Run
 from store.spill.runs.run_writer import run_name
+from store.spill.state.hidden import hidden_keys
 from store.spill.upkeep.opening import decode_section, encode_section
 from store.spill.upkeep.repair_files import full_size, mend_header
 from store.spill.upkeep.repair_journal import JournalRepair
@@ -161,6 +162,16 @@ def _mend_run(
     file.close()
 
 
+def _out_of_reach(run: Run, number: int) -> str:
+    keys, unknown = hidden_keys(run, [number])
+    if not keys and not unknown:
+        return "nothing on it is pending"
+    named = ", ".join(f"{id_:#x} (due at {due_ms})" for due_ms, id_ in keys)
+    how = f". Their offsets, by which they can be cancelled, and due times (epoch ms): {named}" if keys else ""
+    more = f"; of {unknown} of them the offsets are unknown" if unknown else ""
+    return f"{len(keys) + unknown} pending messages cannot be delivered{more}{how}"
+
+
 def _mend_pages(
     file: File, data: File | None, store_id: bytes, entry: RunEntry, done: DoneSet | None, aside: AsideDir
 ) -> None:
@@ -191,8 +202,7 @@ def _mend_pages(
         try:
             page = run.page(number)
         except StoreError:
-            count = min(run.rows_per_page, shape.count - number * run.rows_per_page)
-            aside.say(f"{file.path} at {at}: page {number} cannot be made again: {count} messages cannot be reached")
+            aside.say(f"{file.path} at {at}: page {number} cannot be made again: {_out_of_reach(run, number)}")
             continue
         aside.keep(file.path, at, found)
         file.pwrite(write(page, number, size, seed), at)
