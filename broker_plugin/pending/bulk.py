@@ -91,17 +91,14 @@ class Bulk:
         moved = tuple(self._move(walk, verb, limit, now_ms, due_ms, by_ms))
         return self._told(walk, dict(Counter(answer.verdict for answer in moved)), moved)
 
-    def dry(
-        self, query: PendingQuery, cursor: Cursor | None, verb: PendingVerb, limit: int, past_ms: int
-    ) -> PendingBulk:
+    def dry(self, query: PendingQuery, cursor: Cursor | None, limit: int, past_ms: int) -> PendingBulk:
         """The answers that a change would give; messages due before ``past_ms`` would be refused. Raises StoreError."""
-        reads = verb is PendingVerb.CANCEL  # a move by due times alone reads none, and refuses a damaged one
         walk = Walk(query, cursor)
         answers: list[PendingAnswer] = []
         has_time = self._looker.time_left()
         while walk.cursor is not None and len(answers) < limit and walk.looked_at < READ_MAX and has_time():
             try:
-                found = self._looker.slice(query, walk.cursor, limit - len(answers), records=reads, complete=True)
+                found = self._looker.slice(query, walk.cursor, limit - len(answers), records=False, complete=True)
             except StoreError:
                 if not answers:
                     raise

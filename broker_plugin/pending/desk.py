@@ -279,7 +279,7 @@ class PendingDesk:
         limit = limited(limit, BULK_MAX)
         cursor = cursor_of(query, after)
         if dry_run:
-            return self._bulk.dry(query, cursor, verb, limit, now_ms - PAST_MS - by_ms if by_ms is not None else 0)
+            return self._bulk.dry(query, cursor, limit, now_ms - PAST_MS - by_ms if by_ms is not None else 0)
         bulk = self._bulk.run(query, cursor, verb, limit, now_ms, due_ms, by_ms)
         for verdict, count in bulk.verdicts.items():
             self._stats.verdicts[verb, verdict] += count

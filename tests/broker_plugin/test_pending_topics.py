@@ -30,7 +30,7 @@ def counted(desk: Desk, query: PendingQuery) -> tuple[dict[str, Row], dict[str, 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_sums_by_topic_are_those_of_a_list(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foresight, "LOOKED_AT_MAX", 40)
+    monkeypatch.setattr(foresight, "READ_MAX", 40)
     monkeypatch.setattr(foresight, "TOPICS_AT_ONCE", 3 + seed % 2 * 100)
     monkeypatch.setattr(looking, "SLICE_MIN", 8)
     monkeypatch.setattr(looking, "SLICE", 8)
