@@ -81,13 +81,14 @@ async function countMatching(made) {
 }
 
 // What can be neither read nor compared with the query stays as it is: nobody knows whether it matches.
-const joined = (remark, more) => more && !remark.includes(more) ? `${remark}${remark && "; "}${more}` : remark;
+const REMARK_CHARS_ENOUGH = 2000;
+const joined = (remark, more) => more && remark.length < REMARK_CHARS_ENOUGH && !remark.includes(more) ? `${remark}${remark && "; "}${more}` : remark;
 const passedOver = (unread, remark) => unread ? `${number(unread)} that cannot be read may match and stay as they are (${remark}).` : "";
 
 function countText(made, {count, first, last, more, left}, trial) {
   const unsearched = [left, own.unsearched?.()].filter(Boolean).join(" "), refused = trial.verdicts.refused;
   if (!count && !more) return `Nothing ${left ? "that can be read " : ""}matches. ${unsearched}`;
-  const parts = [`${more ? "At least " : ""}${number(count)} match, due from ${at(first)} to ${at(last)}.`];
+  const parts = [`${more ? "At least " : ""}${number(count)} match${first == null ? "" : `, due from ${at(first)} to ${at(last)}`}.`];
   if (refused) parts.push(`Of the first ${number(sumOf(trial.verdicts))} ${number(refused)} would be refused, as they would be in the past.`);
   parts.push(`To be done: ${made.what}. What matches by then is changed, be it more or less.`);
   return [...parts, unsearched].filter(Boolean).join(" ");

@@ -140,16 +140,28 @@ class Walk:
         """Note a message whose record cannot be understood."""
         self._unread.add(key)
 
+    @property
+    def span_ms(self) -> tuple[int, int]:
+        """The first and the last due time (epoch ms) that this call may have come past; (0, -1) if none."""
+        if self._begin is None:
+            return 0, -1
+        last_ms = DUE_MAX_MS if self.cursor is None else self.cursor[0]
+        return self._begin[0], last_ms if self.query.due_to_ms is None else min(last_ms, self.query.due_to_ms - 1)
+
     def unread(self, hidden: Iterable[HiddenRows]) -> Unread:
-        """What was passed over up to the cursor; ``hidden`` are all hidden rows."""
+        """What was passed over up to the cursor; ``hidden`` are the hidden rows of runs that reach into the span.
+
+        Each call counts rows without a known key: one that came past them in an earlier process cannot be told from one
+        that did not.
+        """
         records = sorted(key for key in self._unread if self.cursor is None or key <= self.cursor)
         runs: Counter[str] = Counter()
         keys: list[Cursor] = []
         for rows in hidden:
             passed = [key for key in rows.keys if self._passed(key)]
             keys += passed
-            if passed or self._may_have_unknown(rows):
-                runs[rows.file] += len(passed) + (rows.unknown if self._may_have_unknown(rows) else 0)
+            if passed or rows.unknown:
+                runs[rows.file] += len(passed) + rows.unknown
         return Unread(runs.total() + len(records), _remark(runs, sorted(keys), records))
 
     def _passed(self, key: Cursor) -> bool:
@@ -158,23 +170,18 @@ class Walk:
         is_behind = self._begin is not None and self._begin < key
         return is_behind and (self.cursor is None or key <= self.cursor) and (to_ms is None or key[0] < to_ms)
 
-    def _may_have_unknown(self, rows: HiddenRows) -> bool:
-        """True for the call that comes to the end, if rows without a key may be due within the query's range."""
-        query = self.query
-        is_end = self._begin is not None and self.cursor is None
-        begins = query.due_to_ms is None or rows.first_ms < query.due_to_ms
-        return bool(rows.unknown) and is_end and begins and (query.due_from_ms or 0) <= rows.last_ms
-
 
 def _remark(runs: Counter[str], keys: Sequence[Cursor], records: Sequence[Cursor]) -> str:
     parts: list[str] = []
     if runs:
         named = ", ".join(f"{count} in run {file}" for file, count in runs.most_common(_SHOWN))
         more = f" and more in {len(runs) - _SHOWN} other runs" if len(runs) > _SHOWN else ""
-        offsets = f" ({_offsets(keys)})" if keys else ""
+        offsets = [_offsets(keys)] if keys else []
+        if unknown := runs.total() - len(keys):
+            offsets.append(f"the offsets of {unknown} are not known")
         parts.append(
-            f"{named}{more}{offsets}, where a page can be neither read nor made again: run `timewheel check DIR "
-            "--repair`, then cancel by offset what it cannot make again"
+            f"{named}{more} ({'; '.join(offsets)}), where a page can be neither read nor made again: run `timewheel "
+            "check DIR --repair`, then cancel by offset what it cannot make again"
         )
     if records:
         parts.append(f"{len(records)} whose records cannot be read ({_offsets(records)}): cancel them by offset")
@@ -312,7 +319,7 @@ class Looker:
 
     def unread_of(self, walk: Walk) -> Unread:
         """What a call has passed over so far."""
-        return walk.unread(self._spill.hidden_rows() if self._spill.hides else ())
+        return walk.unread(self._spill.hidden_rows(*walk.span_ms) if self._spill.hides else ())
 
     def rows(
         self, query: PendingQuery, cursor: Cursor | None, limit: int, looked_at_max: int

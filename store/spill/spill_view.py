@@ -9,7 +9,7 @@ import numpy as np
 
 from store.disk.slab import Slab
 from store.spill.journal.journal import Journal
-from store.spill.rows.model import Columns, Found, Key
+from store.spill.rows.model import DUE_MAX, Columns, Found, Key
 from store.spill.state.hidden import HiddenRows, hidden_rows
 from store.spill.state.reading import FEW, by_file
 from store.spill.state.spill_state import ORDINAL, SpillState
@@ -108,9 +108,12 @@ class SpillView:
         """True if a page of a run could neither be read nor made again: scans miss its records. Any thread."""
         return any(run.hides for run in self._state.runs)
 
-    def hidden_rows(self) -> list[HiddenRows]:
-        """Pending records that scans have missed so far because of such a page. Any thread; reads id pages."""
-        return hidden_rows(self._state)
+    def hidden_rows(self, from_ms: int = 0, to_ms: int = DUE_MAX) -> list[HiddenRows]:
+        """Pending records that scans have missed so far because of such a page, of runs with records due in a range.
+
+        ``to_ms`` (epoch ms) is within the range. Any thread; reads all id pages of these runs.
+        """
+        return hidden_rows(self._state, from_ms, to_ms)
 
     @property
     def notes(self) -> list[str]:

@@ -9,6 +9,7 @@ from store.disk.aside import AsideDir
 from store.spill.rows.model import Key
 from store.spill.runs.run import Run
 from store.spill.state.hidden import HiddenRows
+from store.spill.state.outlook import as_bounds
 from store.spill.upkeep.repair import repair_spill
 from tests.store.spill_world import ROOT as STORE
 from tests.store.spill_world import STORE_ID as OWNER
@@ -58,8 +59,8 @@ def test_their_keys_are_on_the_id_pages() -> None:
     assert (rig.store.hidden_rows(), rig.store.hides) == ([], False), "nobody has looked yet"
     assert len(rig.dues()) == 40 - len(keys)
     (rows,) = rig.store.hidden_rows()
-    shape = run.shape
-    assert rows == HiddenRows(file=run.path.name, keys=keys, unknown=0, first_ms=shape.due_min, last_ms=shape.due_max)
+    assert rows == HiddenRows(file=run.path.name, keys=keys, unknown=0)
+    assert rig.store.hidden_rows(run.shape.due_max + 1) == rig.store.hidden_rows(0, run.shape.due_min - 1) == []
 
 
 def test_without_an_id_page_their_number_is_known() -> None:
@@ -110,3 +111,28 @@ def test_the_repair_names_what_it_cannot_make_reachable_again(ids_too: bool) -> 
             f"2 pending messages cannot be delivered. Their offsets, by which they can be cancelled, and "
             f"due times (epoch ms): {named}"
         )
+
+
+def _below(rig: Rig, *bounds: int) -> tuple[list[int], bool]:
+    counts, exact = rig.store.outlook.counts_below(as_bounds(bounds))
+    return counts.tolist(), exact
+
+
+@pytest.mark.parametrize("ids_too", [False, True])
+def test_a_count_by_due_time_goes_on_within_a_hidden_page(ids_too: bool) -> None:
+    rig, run = _written()
+    dues = run.page(2).dues.tolist()
+    before = dues[0] - 100_000
+    assert _below(rig, *dues, 100_040) == ([before, before + 1, before + 2, 40], True)
+    _damage(run, 2, run.shape.pages - 1)
+    if ids_too:
+        _damage_ids(run, *range(run.shape.id_pages))
+    rig.restart()
+    (*inside, total), exact = _below(rig, *dues, 100_040)
+    assert (total, exact) == (40, False)
+    assert all(before <= count <= before + run.rows_per_page for count in inside)
+    assert inside == sorted(inside)
+    assert _below(rig, dues[0] - 1, dues[-1] + 2) == ([before - 1, before + 4], True)
+    first_ms, last_ms = run.page(run.shape.pages - 2).dues.item(-1) + 1, run.shape.due_max
+    assert rig.store.outlook.last_due(last_ms + 1) == (first_ms if ids_too else last_ms)
+    assert rig.store.outlook.last_due(dues[-1] + 1) in (range(dues[0] - 1, dues[-1] + 1) if ids_too else [dues[-1]])

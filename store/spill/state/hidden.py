@@ -31,20 +31,22 @@ _CACHE_BYTES = 1 << 20
 class HiddenRows:
     """Pending records of a run in unreadable pages; ``file`` is the name of the run's file.
 
-    ``keys`` are theirs, in order. ``unknown`` more are on id pages that are damaged as well: all that is known of those
-    is that they are due from ``first_ms`` to ``last_ms`` (epoch ms), as all records of the run are.
+    ``keys`` are theirs, in order. ``unknown`` more are on id pages that are damaged as well: of those not even the keys
+    are known.
     """
 
     file: str
     keys: list[Key]
     unknown: int
-    first_ms: int
-    last_ms: int
 
 
-def hidden_rows(state: SpillState) -> list[HiddenRows]:
-    """The hidden rows that scans have met so far, of each run that has some. Any thread; reads its id pages."""
-    return [rows for run in state.runs if run.hides for rows in _of_run(state, run)]
+def hidden_rows(state: SpillState, from_ms: int, to_ms: int) -> list[HiddenRows]:
+    """The hidden rows that scans have met so far, of each run with some and with records due from ... to ``to_ms``.
+
+    Any thread. Reads all id pages of these runs, 24 bytes for each of their records.
+    """
+    runs = [run for run in state.runs if run.shape.due_min <= to_ms and run.shape.due_max >= from_ms]
+    return [rows for run in runs if run.hides for rows in _of_run(state, run)]
 
 
 def frozen_run(run: Run) -> Run:
@@ -70,10 +72,7 @@ def _of_run(state: SpillState, run: Run) -> list[HiddenRows]:
     with state.lock:
         twin = frozen_run(run)
     keys, unknown = hidden_keys(twin, [number for number in twin.damage if number >= 0])
-    if not keys and not unknown:
-        return []
-    shape = run.shape
-    return [HiddenRows(file=run.path.name, keys=keys, unknown=unknown, first_ms=shape.due_min, last_ms=shape.due_max)]
+    return [HiddenRows(file=run.path.name, keys=keys, unknown=unknown)] if keys or unknown else []
 
 
 def _keys(run: Run, hidden: NDArray[np.bool_]) -> Iterator[Key]:

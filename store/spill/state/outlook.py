@@ -29,6 +29,7 @@ from store.spill.rows.model import DUE_MAX
 from store.spill.rows.page_cache import RunPageCache
 from store.spill.rows.source import Longs
 from store.spill.runs.run import Run
+from store.spill.state.hidden import frozen_run, hidden_keys
 
 if TYPE_CHECKING:
     from store.spill.state.spill_state import SpillState
@@ -53,26 +54,28 @@ class Outlook:
     def counts_below(self, bounds: Longs) -> tuple[Longs, bool]:
         """Count the pending messages due before each of some times; also say whether all counts are exact.
 
-        ``bounds`` is an int64 array of ascending times (epoch ms); the counts have its shape. Raises StoreError if a
-        file cannot be read, or was removed during each of `TRIES` tries.
+        ``bounds`` is an int64 array of ascending times (epoch ms); the counts have its shape. A time within a page that
+        can be neither read nor made again is interpolated. Raises StoreError if a file cannot be read, or was removed
+        during each of `TRIES` tries.
         """
-        return self._tried(lambda: self._counts(bounds))
+        return self._tried(lambda lenient: self._counts(bounds, lenient))
 
     def last_due(self, before_ms: int = DUE_MAX) -> int | None:
         """The latest due time (epoch ms) of a pending message that is due before ``before_ms``; None if there is none.
 
         Reads one page or a few. Raises StoreError.
         """
-        return self._tried(lambda: self._last_due(np.array([before_ms], np.int64)))
+        return self._tried(lambda lenient: self._last_due(np.array([before_ms], np.int64), lenient))
 
-    def _tried(self, count: Callable[[], _T]) -> _T:
+    def _tried(self, count: Callable[[bool], _T]) -> _T:
+        """Try several times; the last time leniently: what is unreadable then is damaged."""
         for _ in range(TRIES - 1):
             # Files that are removed meanwhile: not there, closed (ValueError), or their bytes are a hole.
             with suppress(StoreError, ValueError, OSError):
-                return count()
-        return count()
+                return count(False)
+        return count(True)
 
-    def _last_due(self, before: Longs) -> int | None:
+    def _last_due(self, before: Longs, lenient: bool) -> int | None:
         sources = [source for source in dict(self._state.sources).values() if source.live]
         runs = sorted((source for source in sources if isinstance(source, Run)), key=lambda run: -run.shape.due_max)
         last: int | None = None
@@ -89,23 +92,38 @@ class Outlook:
             # Nothing below the prefix is live, and its pages may be holes.
             first = max(first, done.prefix)
             if first < end and run.shape.due_max >= before[0]:
-                end = min(end, int(self._ordinals(run, before, first, True)[0]))
+                end = min(end, int(self._ordinals(run, before, first, True, lenient)[0].item(0)))
             if first < end <= done.top:
                 live = np.flatnonzero(~done.range_mask(first, end))
                 end = first + int(live[-1]) + 1 if len(live) else first
             if end > first:
-                page = run.twin(RunPageCache(_CACHE_BYTES)).page((end - 1) // run.rows_per_page)
-                last = max(int(page.dues[end - 1 - page.first]), last or 0)
+                last = max(self._due_of(run, end - 1, before.item(0), lenient), last or 0)
         return last
 
-    def _counts(self, bounds: Longs) -> tuple[Longs, bool]:
+    def _due_of(self, run: Run, ordinal: int, before_ms: int, lenient: bool) -> int:
+        """When a record is due; leniently: if its page is damaged, the last one on it that is due before a time."""
+        number = ordinal // run.rows_per_page
+        try:
+            page = run.twin(RunPageCache(_CACHE_BYTES)).page(number)
+            return page.dues.item(ordinal - page.first)
+        except StoreCorruptError:
+            if not lenient:
+                raise
+        with self._state.lock:
+            twin = frozen_run(run)
+        dues = [due_ms for due_ms, _ in hidden_keys(twin, [number])[0] if due_ms < before_ms]
+        return dues[-1] if dues else self._first_dues(run).item(number)
+
+    def _counts(self, bounds: Longs, lenient: bool) -> tuple[Longs, bool]:
         sources = dict(self._state.sources)
         runs = [source for source in sources.values() if isinstance(source, Run) and source.live]
         reads = sum(np.count_nonzero((bounds > run.shape.due_min) & (bounds <= run.shape.due_max)) for run in runs)
         exact = bool(reads <= EXACT_READS_MAX)
         total = np.zeros(len(bounds), np.int64)
         for run in runs:
-            total += self._of_run(run, bounds, exact)
+            counts, is_exact = self._of_run(run, bounds, exact, lenient)
+            total += counts
+            exact = exact and is_exact
         for source in sources.values():
             if isinstance(source, JournalSegment) and source.live:
                 total += self._of_segment(source, bounds)
@@ -129,38 +147,49 @@ class Outlook:
         result: Longs = dues[live]
         return result
 
-    def _of_run(self, run: Run, bounds: Longs, exact: bool) -> Longs:
+    def _of_run(self, run: Run, bounds: Longs, exact: bool, lenient: bool) -> tuple[Longs, bool]:
         with self._state.lock:
             first, end, done = run.first, run.end, run.done.copy()
         first = max(first, done.prefix)
         if first >= end:
-            return np.zeros(len(bounds), np.int64)
-        ordinals = self._ordinals(run, bounds, first, exact)
+            return np.zeros(len(bounds), np.int64), True
+        ordinals, exact = self._ordinals(run, bounds, first, exact, lenient)
         ordinals = np.clip(ordinals, first, end)
         counts: Longs = ordinals - first
         if done.top > first:
             gone = np.concatenate(([0], np.cumsum(done.range_mask(first, end), dtype=np.int64)))
             counts -= gone[ordinals - first]
-        return counts
+        return counts, exact
 
-    def _ordinals(self, run: Run, bounds: Longs, first: int, exact: bool) -> Longs:
-        """For each time, the first ordinal that is due at or after it, searched from ``first`` on."""
+    def _ordinals(self, run: Run, bounds: Longs, first: int, exact: bool, lenient: bool) -> tuple[Longs, bool]:
+        """For each time, the first ordinal due at or after it, searched from ``first`` on; and whether all are exact.
+
+        A time is interpolated if not ``exact``, or, leniently, if its page is damaged.
+        """
         rows = run.rows_per_page
         page = first // rows
         firsts = self._first_dues(run)[page:]
         inside = firsts.searchsorted(bounds, "left") - 1  # the page in which each time lies; -1: before all of them
         ordinals = np.where(bounds > run.shape.due_max, run.shape.count, (page + np.maximum(inside, 0)) * rows)
+        is_guessed = (inside >= 0) & (bounds <= run.shape.due_max)
         if exact:
+            is_guessed[:] = False
             twin = run.twin(RunPageCache(_CACHE_BYTES))
             for at in np.flatnonzero((bounds > run.shape.due_min) & (bounds <= run.shape.due_max)).tolist():
-                ordinals[at] = _ordinal(twin, bounds.item(at), page + max(int(inside[at]), 0), page)
-        elif len(wanted := np.flatnonzero((inside >= 0) & (bounds <= run.shape.due_max))):
+                try:
+                    ordinals[at] = _ordinal(twin, bounds.item(at), page + max(int(inside[at]), 0), page)
+                except StoreCorruptError:
+                    if not lenient:
+                        raise
+                    exact = False
+                    is_guessed[at] = inside[at] >= 0
+        if len(wanted := np.flatnonzero(is_guessed)):
             lows = firsts[inside[wanted]]
             highs = np.append(firsts[1:], run.shape.due_max)[inside[wanted]]
             share = (bounds[wanted] - lows) / np.maximum(highs - lows, 1)
             ordinals[wanted] += np.minimum(share * rows, rows).astype(np.int64)
         result: Longs = np.minimum(ordinals, run.shape.count)
-        return result
+        return result, exact
 
     def _first_dues(self, run: Run) -> Longs:
         """The due time of each page's first record; for a page in a hole, the smallest due time of the run."""
