@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from remoting.layout import FILE_HEADER_BYTES
 from remoting.messages.message import record_size
 from remoting.messages.proof import is_proof, proof_field
 from store.disk.errors import StoreError
@@ -116,7 +117,9 @@ class Rotten(Life):
     def flip(self) -> bool:
         """Flip a bit of one closed file; False if there is none."""
         disk, rng = self.world.disk, self.rng
-        newest = max((path.name for path in disk._seen if path.parent.name == "journal"), default="")
+        journal = [(path.name, inode) for path, inode in disk._seen.items() if path.parent.name == "journal" and inode]
+        # The files behind it are prepared, perhaps half made: only a bit of this one looks like a torn end.
+        newest = max((name for name, inode in journal if any(inode.seen[FILE_HEADER_BYTES:])), default="")
         spots: list[tuple[Path, int, int]] = []
         for path, inode in disk._seen.items():
             if inode is None or any(word in str(path) for word in UNCHECKED):
