@@ -320,6 +320,12 @@ class Ledger:
             number = int(body_of(record).partition(b".")[0].partition(b",")[0])
             raise Violation(Kind.TRANSACTION, f"CommitLog {offset}: {self.sent.get(number)} {broken}") from broken
 
+    def _half_of(self, message: Sent, offset: int) -> Entry:
+        found = self.originals.get(message.number)
+        if found is None:  # a damaged body can have the number of another message
+            raise Violation(Kind.CONTENT, f"CommitLog {offset}: {message} has no half message")
+        return found
+
     def _take(self, offset: int, record: bytes, wall_ms: int | None) -> None:
         topic, queue_id, properties = record_fields(record)
         body = body_of(record)
@@ -346,13 +352,13 @@ class Ledger:
         if topic == DISCARD_TOPIC:
             entry.number = -message.number
             self.entries.append(entry)
-            expired = store_ms - self.originals[message.number].store_ms > RESERVED_MS
+            expired = store_ms - self._half_of(message, offset).store_ms > RESERVED_MS
             self.decisions.discarded(offset, message, 0 if expired else self.check_max)
             return
         if topic == HALF_TOPIC:
             self.decisions.half(offset, record, message)
         elif message.kind == "half":
-            self.decisions.committed(record, message, self.originals[message.number].offset)
+            self.decisions.committed(record, message, self._half_of(message, offset).offset)
         known = self.originals if original else self.delivered
         if message.number in known:
             raise Violation(
