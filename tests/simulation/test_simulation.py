@@ -33,6 +33,7 @@ FOUND_ROT = (236954144593, 700002231, 700003275, 700003630, 910000429)
 delay keys that a killed process had not synced, a start that relied on them, and a power cut. Cancels of what cannot be
 read, and a limit of its topic. A bit of a half message, and one of the properties of a message that is popped."""
 FIXED_ROT = (*range(max(20, examples(40))), *FOUND_ROT, 651233583907)
+"""The last one: a bit of the last written journal file, behind which a half-made one stood."""
 FRESH_ROT = int(os.environ.get("TIMEWHEEL_ROT_SEEDS") or examples(20))
 
 

@@ -92,7 +92,7 @@ class Outlook:
             # Nothing below the prefix is live, and its pages may be holes.
             first = max(first, done.prefix)
             if first < end and run.shape.due_max >= before[0]:
-                end = min(end, int(self._ordinals(run, before, first, True, lenient)[0].item(0)))
+                end = min(end, self._ordinals(run, before, first, True, lenient)[0].item(0))
             if first < end <= done.top:
                 live = np.flatnonzero(~done.range_mask(first, end))
                 end = first + int(live[-1]) + 1 if len(live) else first
